@@ -1,0 +1,61 @@
+# Every target sets up what it needs; nothing has to be run first.
+#
+#   make test ARGS="-k torn"                      arguments for the program behind a target
+#   make test PYTHON=python3.13 VENV=.venv-3.13   another interpreter, beside the usual environment
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+export PYTHON
+VENV ?= .venv
+EXTRAS ?= dev
+ARGS ?=
+# The test processes; two also show what a test wrongly shares with others.
+WORKERS ?= 2
+bin := $(VENV)/bin
+
+.PHONY: help setup test demo lint lint-rules lint-format lint-types lint-imports format long bench fuzz clean
+
+help:  ## List the targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup:  ## Create or update the virtual environment.
+	@scripts/setup $(VENV) $(EXTRAS)
+
+test: setup  ## Run the tests, without the long ones.
+	$(bin)/python -m pytest -n $(WORKERS) tests $(ARGS)
+
+demo: setup  ## Show the queue at work.
+	$(bin)/python examples/demo.py $(ARGS)
+
+lint: lint-rules lint-format lint-types lint-imports  ## Run every linter (make -k lint: go on after a failure).
+
+lint-rules: setup
+	$(bin)/ruff check .
+
+lint-format: setup
+	$(bin)/ruff format --check .
+
+lint-types: setup
+	$(bin)/python -m mypy
+
+lint-imports: setup
+	$(bin)/lint-imports
+
+format: setup  ## Format the code and mend what ruff can mend.
+	$(bin)/ruff check --fix-only .
+	$(bin)/ruff format .
+
+long: setup  ## Run the long tests: crashes on real file systems (needs root), many examples.
+	scripts/install-crash-tools
+	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -m long tests $(ARGS)
+
+bench: setup  ## Measure.
+	$(bin)/python -m benchmarks.run $(ARGS)
+
+fuzz: setup  ## Throw random bytes at the decoders.
+	$(bin)/python -m benchmarks.fuzz $(ARGS)
+
+clean:  ## Remove the environment, caches and built files.
+	rm -rf $(VENV) $(VENV).lock build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

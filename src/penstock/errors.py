@@ -1,0 +1,341 @@
+"""
+Every error that Penstock raises, as one tree ordered by what the caller can do about it.
+
+PenstockError
+├── UsageError              fix the call; nothing was changed
+│   ├── BadSetting          a setting has a wrong name, type or value
+│   ├── BadName             a topic or store name breaks the naming rule
+│   ├── MessageTooLarge     one message is over its limit
+│   ├── BatchTooLarge       a batch is over the limit of bytes or messages
+│   ├── BadColumn           columns given to an encoder do not fit together
+│   ├── TopicExists         the topic exists already, with other settings
+│   └── ReadOnly            the store was opened for reading
+├── NotFound                what was asked for is not there
+│   ├── StoreNotFound       the folder holds no store
+│   ├── TopicNotFound       the topic or partition does not exist
+│   └── OffsetOutOfRange    the offset was removed by retention, or is not written yet
+├── Unavailable             try again later; nothing was changed
+│   ├── StoreLocked         another process owns the store
+│   ├── StorageFull         the disk has no room for it
+│   └── WaitTimeout         the time to wait has passed
+├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
+├── StorageFailed           the disk reported an error: the store takes no writes until it is reopened
+├── Corrupt                 stored bytes are wrong: stop, look, repair by explicit order
+│   ├── BadBytes            bytes do not decode (no file known yet)
+│   ├── DamagedFile         a file is damaged at a known place
+│   ├── MissingData         a file, or part of one, that must be there is not
+│   └── UnsupportedFormat   written by a newer or a foreign program
+└── Closed                  the object was closed
+
+Each class has a ``code`` that is stable and never reused. The arguments of each error are its fields, so that every error
+survives pickling: Spark and multiprocessing send errors between processes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """The base of every error of this library."""
+
+    code: ClassVar[str] = "PENSTOCK_ERROR"
+
+
+class UsageError(PenstockError):
+    """The call was wrong; nothing was changed."""
+
+    code = "USAGE_ERROR"
+
+
+class BadSetting(UsageError):
+    """A setting has a wrong name, type or value."""
+
+    code = "BAD_SETTING"
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(name, value, reason)
+        self.name, self.value, self.reason = name, value, reason
+
+    def __str__(self) -> str:
+        return f"setting {self.name}={self.value!r}: {self.reason}"
+
+
+class BadName(UsageError):
+    """A name breaks the naming rule."""
+
+    code = "BAD_NAME"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, name)
+        self.kind, self.name = kind, name
+
+    def __str__(self) -> str:
+        shown = self.name if len(self.name) <= 60 else self.name[:57] + "..."
+        return (
+            f"{self.kind} name {shown!r} is not allowed: use 1 to 196 of A-Z a-z 0-9 . _ - and begin with a letter or a digit"
+        )
+
+
+class MessageTooLarge(UsageError):
+    """One message, or one part of it, is over its limit."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+        self.what, self.size, self.limit = what, size, limit
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.size:,}, over the limit of {self.limit:,}; nothing was stored"
+
+
+class BatchTooLarge(UsageError):
+    """A batch is over the limit of bytes or messages."""
+
+    code = "BATCH_TOO_LARGE"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+        self.what, self.size, self.limit = what, size, limit
+
+    def __str__(self) -> str:
+        return f"a batch of {self.size:,} {self.what} is over the limit of {self.limit:,}; publish it in parts"
+
+
+class BadColumn(UsageError):
+    """Columns given to an encoder do not fit together."""
+
+    code = "BAD_COLUMN"
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column, self.reason = column, reason
+
+    def __str__(self) -> str:
+        return f"column {self.column}: {self.reason}"
+
+
+class TopicExists(UsageError):
+    """The topic exists already, with other settings."""
+
+    code = "TOPIC_EXISTS"
+
+    def __init__(self, topic: str, difference: str) -> None:
+        super().__init__(topic, difference)
+        self.topic, self.difference = topic, difference
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} exists already with other settings ({self.difference}); they are fixed at creation"
+
+
+class ReadOnly(UsageError):
+    """The store was opened for reading, so it cannot be changed."""
+
+    code = "READ_ONLY"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} was opened read-only; open it without read_only to change it"
+
+
+class NotFound(PenstockError):
+    """What was asked for is not there."""
+
+    code = "NOT_FOUND"
+
+
+class StoreNotFound(NotFound):
+    """The folder holds no store."""
+
+    code = "STORE_NOT_FOUND"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} holds no Penstock store"
+
+
+class TopicNotFound(NotFound):
+    """The topic or the partition does not exist."""
+
+    code = "TOPIC_NOT_FOUND"
+
+    def __init__(self, topic: str, partition: int | None = None) -> None:
+        super().__init__(topic, partition)
+        self.topic, self.partition = topic, partition
+
+    def __str__(self) -> str:
+        if self.partition is None:
+            return f"there is no topic {self.topic!r}"
+        return f"topic {self.topic!r} has no partition {self.partition}"
+
+
+class OffsetOutOfRange(NotFound):
+    """The offset is before the first message kept or past the last one committed."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+    def __init__(self, offset: int, first: int, end: int) -> None:
+        super().__init__(offset, first, end)
+        self.offset, self.first, self.end = offset, first, end
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} is outside [{self.first}, {self.end})"
+
+
+class Unavailable(PenstockError):
+    """It cannot be done now; nothing was changed, try again later."""
+
+    code = "UNAVAILABLE"
+
+
+class StoreLocked(Unavailable):
+    """Another process owns the store."""
+
+    code = "STORE_LOCKED"
+
+    def __init__(self, path: str, owner_pid: int | None, owner_host: str | None) -> None:
+        super().__init__(path, owner_pid, owner_host)
+        self.path, self.owner_pid, self.owner_host = path, owner_pid, owner_host
+
+    def __str__(self) -> str:
+        who = f"process {self.owner_pid} on {self.owner_host}" if self.owner_pid is not None else "another process"
+        return f"{self.path} is owned by {who}; stop it, or open the store with read_only=True"
+
+
+class StorageFull(Unavailable):
+    """The disk has no room for it; nothing was stored, reading goes on."""
+
+    code = "STORAGE_FULL"
+
+    def __init__(self, path: str, free_bytes: int | None, floor_bytes: int | None) -> None:
+        super().__init__(path, free_bytes, floor_bytes)
+        self.path, self.free_bytes, self.floor_bytes = path, free_bytes, floor_bytes
+
+    def __str__(self) -> str:
+        if self.free_bytes is None:
+            return f"no space left on the file system of {self.path}; nothing was stored, free some space and try again"
+        return (
+            f"{self.free_bytes:,} bytes free on the file system of {self.path}, below the floor of {self.floor_bytes:,}; "
+            "nothing was stored, free some space and try again"
+        )
+
+
+class WaitTimeout(Unavailable, TimeoutError):
+    """The time to wait has passed; what was waited for goes on."""
+
+    code = "WAIT_TIMEOUT"
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(what, seconds)
+        self.what, self.seconds = what, seconds
+
+    def __str__(self) -> str:
+        return f"{self.what} did not finish within {self.seconds:g} s; it goes on"
+
+
+class OutcomeUnknown(PenstockError):
+    """The change may or may not have been stored; only reopening the store tells."""
+
+    code = "OUTCOME_UNKNOWN"
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+    def __str__(self) -> str:
+        return f"it is unknown whether {self.what} was stored: {self.reason}; reopen the store and check before a retry"
+
+
+class StorageFailed(PenstockError):
+    """The disk reported an error earlier, so the store takes no more writes until it is reopened."""
+
+    code = "STORAGE_FAILED"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} takes no writes since: {self.reason}; nothing was stored, check the disk and reopen the store"
+
+
+class Corrupt(PenstockError):
+    """Stored bytes are wrong."""
+
+    code = "CORRUPT"
+
+
+class BadBytes(Corrupt):
+    """Bytes do not decode as what they should be."""
+
+    code = "BAD_BYTES"
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}"
+
+
+class DamagedFile(Corrupt):
+    """A file is damaged at a known place; it was left as it is."""
+
+    code = "DAMAGED_FILE"
+
+    def __init__(self, path: str, position: int, offset: int | None, reason: str) -> None:
+        super().__init__(path, position, offset, reason)
+        self.path, self.position, self.offset, self.reason = path, position, offset, reason
+
+    def __str__(self) -> str:
+        at = f"byte {self.position}" if self.offset is None else f"byte {self.position} (offset {self.offset})"
+        return (
+            f"{self.path} is damaged at {at}: {self.reason}; nothing was changed. "
+            "Copy the store, run `verify` to see the extent, then `repair` to set the damaged range aside"
+        )
+
+
+class MissingData(Corrupt):
+    """A file, or a part of one, that must be there is not."""
+
+    code = "MISSING_DATA"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; nothing was changed. Bring the file back from a copy, or run `repair`"
+
+
+class UnsupportedFormat(Corrupt):
+    """It was written by a newer or a foreign program."""
+
+    code = "UNSUPPORTED_FORMAT"
+
+    def __init__(self, what: str, found: str) -> None:
+        super().__init__(what, found)
+        self.what, self.found = what, found
+
+    def __str__(self) -> str:
+        return f"{self.what} needs a newer Penstock: it uses {self.found}, which this version does not know"
+
+
+class Closed(PenstockError):
+    """The object was closed."""
+
+    code = "CLOSED"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed"

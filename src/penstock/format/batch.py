@@ -1,0 +1,502 @@
+"""
+The batch: the unit that is published, journaled, stored, sent and read.
+
+`encode_batch` makes one from columns; `EncodedBatch.stamp` lets the owner of a log write offset and time into its header;
+`Batch` is a lazy view over the bytes of one: parsing it reads the header and the directory, and a message is sliced out of its
+columns only when it is asked for. Layouts: batch_header.py and columns.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
+from penstock.format import columns as c
+from penstock.format.batch_header import (
+    FIXED_BYTES,
+    FLAG_PRODUCER,
+    KIND_DATA,
+    MAGIC,
+    BatchHeader,
+    Producer,
+    Transaction,
+    build_header,
+    directory_at,
+    parse_header,
+    read_producer,
+    read_schema_id,
+    read_transaction,
+    stamp,
+)
+from penstock.format.checksum import crc32c
+from penstock.format.compression import Codec
+from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KEY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.files import Buffer
+
+_join_bytearray = bytearray().join
+
+
+class EncodedBatch:
+    """
+    The bytes of a batch that a log has not taken yet, with what the log needs to know of it.
+
+    `data` is one mutable buffer so that stamping writes in place: nothing is copied between encoding and the disk.
+    """
+
+    __slots__ = ("count", "data", "header_bytes", "offset_span")
+
+    def __init__(self, data: bytearray, header_bytes: int, count: int, offset_span: int) -> None:
+        self.data = data
+        self.header_bytes = header_bytes
+        self.count = count
+        self.offset_span = offset_span
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def stamp(
+        self, first_offset: int, append_time_us: int, max_time_us: int, segment_uid: int, durable_end: int, log_epoch: int
+    ) -> None:
+        """Write the fields that the owner of the log decides, and the header's CRC."""
+        stamp(self.data, self.header_bytes, first_offset, append_time_us, max_time_us, segment_uid, durable_end, log_epoch)
+
+    @classmethod
+    def adopt(cls, data: Buffer) -> EncodedBatch:
+        """
+        Take the bytes of a whole batch that somebody else encoded, after checking them.
+
+        Raises:
+            BadBytes: not exactly one whole, undamaged data batch.
+        """
+        batch = Batch(data)
+        if batch.header.kind != KIND_DATA or batch.header.total_bytes != len(data):
+            raise BadBytes("batch", "these bytes are not exactly one data batch")
+        batch.verify()
+        header = batch.header
+        return cls(bytearray(data), header.header_bytes, header.count, header.offset_span)
+
+    @property
+    def producer(self) -> Producer | None:
+        """Who published the batch, if it says so."""
+        if not self.data[14] & FLAG_PRODUCER:
+            return None
+        identity, sequence, incarnation = _PRODUCER_FIELDS.unpack_from(self.data, FIXED_BYTES)
+        return Producer(identity, incarnation, sequence)
+
+
+_PRODUCER_FIELDS = struct.Struct("<QQI")
+
+# The header, one directory entry and the two offsets of a batch with one value and nothing else, in one pack call:
+# publishing one message at a time is common, and three calls cost more than the disk write.
+_SINGLE = struct.Struct("<4sIIBBHIIQQQqqQQIIBBHIIIIIqqii")
+_SINGLE_HEADER_BYTES = FIXED_BYTES + c.ENTRY.size
+_PAIR = struct.Struct("<ii")
+_ZEROS = [bytes(count) for count in range(8)]
+
+
+def encode_single(value: bytes) -> EncodedBatch:
+    """The same bytes as ``encode_batch([value])``, sooner."""
+    length = len(value)
+    if length > BATCH_BYTES_MAX - 4096:
+        raise MessageTooLarge("a message", length, BATCH_BYTES_MAX - 4096)
+    tail = value + _ZEROS[-length & 7]
+    stored = 8 + len(tail)
+    crc = crc32c(tail, crc32c(_PAIR.pack(0, length)))
+    data = bytearray(
+        _SINGLE.pack(
+            MAGIC, 0, _SINGLE_HEADER_BYTES, KIND_DATA, 1, 0, 0, 1, _SINGLE_HEADER_BYTES + stored, 1, 0, 0, 0, 0, 0, 0, 0,
+            c.VALUE, 0, 0, crc, _SINGLE_HEADER_BYTES, stored, length, 0, 0, 0, 0, length,
+        )
+    )  # fmt: skip
+    data += tail
+    return EncodedBatch(data, _SINGLE_HEADER_BYTES, 1, 1)
+
+
+def encode_batch(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[c.Headers | None] | None = None,
+    times_us: Sequence[int | None] | None = None,
+    expires_us: Sequence[int | None] | None = None,
+    expires_relative: bool = False,
+    deliver_us: Sequence[int | None] | None = None,
+    deliver_relative: bool = False,
+    priorities: Sequence[int] | None = None,
+    dedup_keys: Sequence[bytes | None] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    offset_span: int | None = None,
+    producer: Producer | None = None,
+    transaction: Transaction | None = None,
+    schema_id: int | None = None,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+) -> EncodedBatch:
+    """
+    Encode columns, one entry a message, as a batch.
+
+    *expires_us* and *deliver_us* are absolute times, or with the `_relative` flag microseconds from the time of appending.
+    *offset_deltas* (rising, from 0 up to below *offset_span*) are for batches whose offsets are not dense any more.
+
+    Raises:
+        BadColumn: columns of different lengths or of wrong types.
+        BatchTooLarge, MessageTooLarge: over the limits of the format.
+    """
+    count = len(values)
+    if not 0 < count <= BATCH_MESSAGES_MAX:
+        if count == 0:
+            raise BadColumn("value", "a batch has at least one message")
+        raise BatchTooLarge("messages", count, BATCH_MESSAGES_MAX)
+    parts = [c.encode_binary(c.VALUE, values, codec, level)]
+    if keys is not None:
+        parts.append(_encode_keys(keys, codec, level))
+    if headers is not None:
+        parts.append(c.encode_headers(headers, codec, level))
+    for column, numbers, relative in (
+        (c.TIME, times_us, False),
+        (c.EXPIRES, expires_us, expires_relative),
+        (c.DELIVER, deliver_us, deliver_relative),
+        (c.PRIORITY, priorities, False),
+    ):
+        if numbers is not None:
+            parts.append(c.encode_numbers(column, numbers, c.RELATIVE if relative else 0))
+    if dedup_keys is not None:
+        parts.append(c.encode_binary(c.DEDUP_KEY, dedup_keys))
+    if offset_deltas is not None:
+        _check_deltas(offset_deltas, offset_span)
+        parts.append(c.encode_numbers(c.OFFSETS, offset_deltas))
+    given = (keys, headers, times_us, expires_us, deliver_us, priorities, dedup_keys, offset_deltas)
+    for given_column in given:
+        if given_column is not None and len(given_column) != count:
+            raise BadColumn("all columns", f"must have {count} entries like the values, one has {len(given_column)}")
+    return batch_from_columns(
+        parts, count, count if offset_span is None else offset_span, producer=producer, transaction=transaction, schema_id=schema_id
+    )  # fmt: skip
+
+
+def _encode_keys(keys: Sequence[bytes | None], codec: Codec, level: int | None) -> c.EncodedColumn:
+    longest = max([0 if key is None else len(key) for key in keys], default=0)
+    if longest > KEY_BYTES_MAX:
+        raise MessageTooLarge("a key", longest, KEY_BYTES_MAX)
+    return c.encode_binary(c.KEY, keys, codec, level)
+
+
+def _check_deltas(deltas: Sequence[int], span: int | None) -> None:
+    numbers = list(deltas)
+    if span is None or not numbers or numbers[0] < 0 or numbers[-1] >= span or any(map(int.__ge__, numbers, numbers[1:])):
+        raise BadColumn("offsets", "must rise and stay below the span of the batch")
+
+
+def batch_from_columns(
+    parts: list[c.EncodedColumn],
+    count: int,
+    offset_span: int,
+    *,
+    kind: int = KIND_DATA,
+    producer: Producer | None = None,
+    transaction: Transaction | None = None,
+    schema_id: int | None = None,
+) -> EncodedBatch:
+    """Put encoded columns together as a batch. Raises `BatchTooLarge`."""
+    fixed = FIXED_BYTES
+    if producer is not None:
+        fixed += 24
+    if transaction is not None:
+        fixed += 16
+    if schema_id is not None:
+        fixed += 8
+    position = fixed + c.ENTRY.size * len(parts)
+    entries = []
+    for part in parts:
+        entry, position = part.entry(position)
+        entries.append(entry)
+        if position > BATCH_BYTES_MAX:
+            raise BatchTooLarge("bytes", position, BATCH_BYTES_MAX)
+    directory = b"".join(entries)
+    head = build_header(
+        kind=kind,
+        count=count,
+        offset_span=offset_span,
+        body_bytes=position - fixed - len(directory),
+        directory=directory,
+        producer=producer,
+        transaction=transaction,
+        schema_id=schema_id,
+    )
+    data = _join_bytearray([head, *[piece for part in parts for piece in part.parts]])
+    return EncodedBatch(data, len(head), count, offset_span)
+
+
+class Batch:
+    """
+    A view of one batch in a buffer.
+
+    Creating it checks the header and its CRC, the directory, and that the buffer holds the whole batch; `verify` checks the
+    CRC of each column. Columns are decoded when a message in them is asked for. Not for use from several threads at once.
+
+    Raises:
+        BadBytes: these bytes are not a whole batch.
+        UnsupportedFormat: a newer version wrote it.
+    """
+
+    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header")
+
+    def __init__(self, buffer: Buffer, position: int = 0, header: BatchHeader | None = None) -> None:
+        view = memoryview(buffer)
+        if header is None:
+            header = parse_header(view, position)
+        end = position + header.total_bytes
+        if end > len(view):
+            raise BadBytes("batch", f"needs {header.total_bytes} bytes, {len(view) - position} are left")
+        self.header = header
+        self.buffer = view[position:end]
+        self._entries = c.read_directory(self.buffer, directory_at(header), header.columns, header.header_bytes, header.total_bytes)
+        if header.kind == KIND_DATA and c.VALUE not in self._entries:
+            raise BadBytes("batch", "has no value column")
+        self._columns: dict[int, Any] = {}
+        self._runs: list[c.Run] | None = None
+        self._arrow: Any = None
+
+    def __len__(self) -> int:
+        return self.header.count
+
+    def __repr__(self) -> str:
+        header = self.header
+        return f"<Batch of {header.count} at offset {header.first_offset}, {header.total_bytes} bytes>"
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that the batch covers."""
+        return self.header.first_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one that the batch covers."""
+        return self.header.first_offset + self.header.offset_span
+
+    @property
+    def producer(self) -> Producer | None:
+        """Who published it, if it says so."""
+        return read_producer(self.buffer, 0, self.header)
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction it belongs to, if any."""
+        return read_transaction(self.buffer, 0, self.header)
+
+    @property
+    def schema_id(self) -> int | None:
+        """The schema of its values, if it names one."""
+        return read_schema_id(self.buffer, 0, self.header)
+
+    @property
+    def column_ids(self) -> list[int]:
+        """The columns that are there, in stored order."""
+        return list(self._entries)
+
+    def entry(self, column: int) -> c.Entry | None:
+        """The directory entry of a column, or None."""
+        return self._entries.get(column)
+
+    def stored_column(self, column: int) -> memoryview:
+        """The stored bytes of a column that is there."""
+        entry = self._entries[column]
+        return self.buffer[entry.position : entry.position + entry.stored_bytes]
+
+    def verify(self) -> None:
+        """Check the CRC of every column. Raises `BadBytes`."""
+        buffer = self.buffer
+        for column, _, _, crc, position, stored_bytes, _, _, _, _ in self._entries.values():
+            if crc32c(buffer[position : position + stored_bytes]) != crc:
+                raise BadBytes(f"{c.NAMES.get(column, column)} column", "checksum does not match")
+
+    def check(self) -> None:
+        """
+        Check everything about the contents, as must be done once with a batch from outside.
+
+        It costs time for each message; bytes that this program encoded and whose CRC match need only `verify`.
+        """
+        self.verify()
+        try:
+            for column in self._entries:
+                view = self._column(column)
+                if isinstance(view, (c.BinaryColumn, c.HeadersColumn)):
+                    view.check()
+            deltas = self._column(c.OFFSETS)
+            if deltas is not None:
+                _check_deltas(deltas.numbers.tolist(), self.header.offset_span)
+            elif self.header.kind == KIND_DATA and self.header.offset_span != self.header.count:
+                raise BadBytes("batch", "covers more offsets than it has messages but does not list them")
+            for index in range(self.header.count):
+                self.value(index)
+                self.key(index)
+            if c.RUNS in self._entries:
+                self.runs()
+        except BadColumn as error:
+            raise BadBytes("batch", str(error)) from None
+
+    def _column(self, column: int) -> Any:
+        view = self._columns.get(column)
+        if view is None:
+            entry = self._entries.get(column)
+            if entry is None:
+                return None
+            stored = self.stored_column(column)
+            if column in (c.VALUE, c.KEY, c.DEDUP_KEY):
+                view = c.BinaryColumn(stored, entry, self.header.count)
+            elif column == c.HEADERS:
+                view = c.HeadersColumn(stored, entry, self.header.count)
+            elif column in (c.TIME, c.EXPIRES, c.DELIVER, c.PRIORITY, c.OFFSETS):
+                view = c.NumberColumn(stored, entry, self.header.count)
+            else:
+                view = stored
+            self._columns[column] = view
+        return view
+
+    def value(self, index: int) -> memoryview | None:
+        """The value of message *index* (0 is the first of the batch), None for a tombstone."""
+        view: memoryview | None = self._column(c.VALUE).get(index)
+        return view
+
+    def key(self, index: int) -> memoryview | None:
+        """The key of message *index*, None if it has none."""
+        return self._optional(c.KEY, index)
+
+    def dedup_key(self, index: int) -> memoryview | None:
+        """The deduplication key of message *index*, None if it has none."""
+        return self._optional(c.DEDUP_KEY, index)
+
+    def _optional(self, column: int, index: int) -> memoryview | None:
+        view = self._column(column)
+        return None if view is None else view.get(index)
+
+    def headers(self, index: int) -> list[tuple[str, bytes]]:
+        """The headers of message *index*, in their order."""
+        view = self._column(c.HEADERS)
+        return [] if view is None else view.get(index)
+
+    def offset(self, index: int) -> int:
+        """The offset of message *index*."""
+        view = self._column(c.OFFSETS)
+        return self.header.first_offset + (index if view is None else int(view.numbers[index]))
+
+    def index_of(self, offset: int) -> int:
+        """The index of the first message at or after *offset*; the count if there is none."""
+        delta = offset - self.header.first_offset
+        if delta <= 0:
+            return 0
+        view = self._column(c.OFFSETS)
+        if view is None:
+            return min(delta, self.header.count)
+        from bisect import bisect_left
+
+        return bisect_left(view.numbers, delta)
+
+    def time_us(self, index: int) -> int:
+        """When message *index* was made: what its publisher said, else when it was appended."""
+        view = self._column(c.TIME)
+        if view is not None:
+            given = view.get(index)
+            if given is not None:
+                return int(given)
+        return self.append_time_us(index)
+
+    def append_time_us(self, index: int) -> int:
+        """When message *index* was appended to the log."""
+        if c.RUNS in self._entries:
+            return c.run_of(self.runs(), index).append_time_us
+        return self.header.append_time_us
+
+    def expires_us(self, index: int) -> int | None:
+        """When message *index* expires, None for never."""
+        return self._moment(c.EXPIRES, index)
+
+    def deliver_us(self, index: int) -> int | None:
+        """Before when message *index* is not to be delivered, None for at once."""
+        return self._moment(c.DELIVER, index)
+
+    def _moment(self, column: int, index: int) -> int | None:
+        view = self._column(column)
+        if view is None:
+            return None
+        moment = view.get(index)
+        if moment is None:
+            return None
+        return int(moment) + (self.header.append_time_us if view.flags & c.RELATIVE else 0)
+
+    def priority(self, index: int) -> int:
+        """The priority of message *index*: 0 is low, the default."""
+        view = self._column(c.PRIORITY)
+        return 0 if view is None else int(view.numbers[index])
+
+    def runs(self) -> list[c.Run]:
+        """What the batch remembers of the batches merged into it; empty if it was not merged."""
+        if self._runs is None:
+            entry = self._entries.get(c.RUNS)
+            self._runs = [] if entry is None else c.read_runs(self.stored_column(c.RUNS), entry, self.header.count)
+        return self._runs
+
+    def slice(self, start: int, stop: int) -> Slice:
+        """The messages [start, stop) of this batch as a view; nothing is copied."""
+        if not 0 <= start <= stop <= self.header.count:
+            raise BadColumn("slice", f"[{start}, {stop}) is outside a batch of {self.header.count}")
+        return Slice(self, start, stop)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
+        """
+        The messages as a `pyarrow.RecordBatch`; uncompressed columns are wrapped, not copied.
+
+        *columns* names what is wanted, see `penstock.format.arrow.COLUMNS`; default: all of them. Needs pyarrow.
+        """
+        from penstock.format.arrow import to_arrow
+
+        if columns is None:
+            if self._arrow is None:
+                self._arrow = to_arrow(self, None)
+            return self._arrow
+        return to_arrow(self, columns)
+
+
+class Slice:
+    """Messages [start, stop) of a batch, counted from 0 again."""
+
+    __slots__ = ("batch", "start", "stop")
+
+    def __init__(self, batch: Batch, start: int, stop: int) -> None:
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def value(self, index: int) -> memoryview | None:
+        """The value of message *index* of the slice."""
+        return self.batch.value(self.start + index)
+
+    def key(self, index: int) -> memoryview | None:
+        """The key of message *index* of the slice."""
+        return self.batch.key(self.start + index)
+
+    def headers(self, index: int) -> list[tuple[str, bytes]]:
+        """The headers of message *index* of the slice."""
+        return self.batch.headers(self.start + index)
+
+    def offset(self, index: int) -> int:
+        """The offset of message *index* of the slice."""
+        return self.batch.offset(self.start + index)
+
+    def to_arrow(self) -> Any:
+        """The messages of the slice as a `pyarrow.RecordBatch` over the batch's buffers."""
+        return self.batch.to_arrow().slice(self.start, self.stop - self.start)
+
+    def encode(self) -> EncodedBatch:
+        """The slice as a batch of its own, made by cutting columns; only blocks of the slice are inflated."""
+        from penstock.format.merge import cut
+
+        return cut(self.batch, self.start, self.stop)

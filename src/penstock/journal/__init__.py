@@ -1,0 +1,1 @@
+"""The store journal: frames, and the commit cycle that makes them durable."""

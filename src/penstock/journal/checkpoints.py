@@ -1,0 +1,65 @@
+"""The two checkpoint files of a store, written in turn so that the one before the last is always whole."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadBytes, MissingData
+from penstock.format.checkpoint import Checkpoint
+from penstock.journal.small_file import read_small_file, replace_small_file
+
+if TYPE_CHECKING:
+    from penstock.files import FileSystem
+
+NAMES = ("checkpoint-0", "checkpoint-1")
+
+
+class Checkpoints:
+    """
+    Reads and writes the checkpoints of one store. One thread at a time.
+
+    The journal is kept from the older of the two on, so that either file alone is enough to recover.
+    """
+
+    def __init__(self, files: FileSystem, directory: str, store_id: bytes) -> None:
+        self._files = files
+        self._directory = directory
+        self._store_id = store_id
+        self.previous: Checkpoint | None = None
+        self.latest: Checkpoint | None = None
+        self.problems: list[str] = []
+
+    def load(self) -> Checkpoint:
+        """
+        Read both files and return the latest valid one; what was wrong with the other is in `problems`.
+
+        Raises:
+            MissingData: neither can be used.
+        """
+        found: list[Checkpoint] = []
+        for name in NAMES:
+            path = os.path.join(self._directory, name)
+            if not self._files.exists(path):
+                continue
+            try:
+                checkpoint = Checkpoint.decode(read_small_file(self._files, path))
+                if checkpoint.store_id != self._store_id:
+                    raise BadBytes("checkpoint", "belongs to another store")
+            except BadBytes as error:
+                self.problems.append(f"{path}: {error}")
+                continue
+            found.append(checkpoint)
+        if not found:
+            reason = "; ".join(self.problems) or "both checkpoint files are missing"
+            raise MissingData(os.path.join(self._directory, NAMES[0]), f"no checkpoint can be read ({reason})")
+        found.sort(key=lambda checkpoint: checkpoint.generation)
+        self.latest = found[-1]
+        self.previous = found[0] if len(found) == 2 else None
+        return self.latest
+
+    def store(self, checkpoint: Checkpoint) -> None:
+        """Write *checkpoint* over the older file; durable when it returns. Raises `OSError`."""
+        path = os.path.join(self._directory, NAMES[checkpoint.generation % 2])
+        replace_small_file(self._files, path, checkpoint.encode())
+        self.previous, self.latest = self.latest, checkpoint

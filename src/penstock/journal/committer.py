@@ -1,0 +1,238 @@
+"""
+The commit cycle: everybody who waits for a commit shares one sync.
+
+Theory of operation
+-------------------
+Changes wait as tickets in one list. A cycle takes the list, asks the participant to prepare it (assign offsets, stamp,
+build the entries of one frame), writes the frame, syncs once, asks the participant to apply it to logs and state, and
+answers the tickets. While a cycle waits for the disk the next tickets gather; nobody holds a lock over a sync except the cycle
+lock itself, which only cycles take.
+
+Who runs a cycle: the thread that waits for a ticket runs it itself if nobody else does (handing work to another thread costs
+Python about 50 us, as much as the sync). Tickets that nobody waits for are carried out by a background thread. A leader that
+has its own ticket done hands the lead to the next waiting thread and goes home.
+
+After a failed write or sync the committer is poisoned: that sync is never tried again, every ticket in the frame is
+answered with `OutcomeUnknown`, all others with `StorageFailed`, until the store is reopened and recovery has looked at the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.files import Buffer
+    from penstock.journal.journal import Journal
+    from penstock.journal.ticket import Ticket
+
+
+class Prepared(Protocol):
+    """What a participant made of a list of tickets."""
+
+    entries: int
+    parts: list[Buffer]
+    tickets: list[Any]
+
+
+class Participant(Protocol):
+    """The one who knows what the changes mean: the volume."""
+
+    def prepare(self, tickets: list[Any], now_us: int) -> Prepared:
+        """
+        Turn tickets into the entries of a frame; answer those that must be refused and leave them out.
+
+        Raises `OSError`: a batch could not be written ahead, and the store is in doubt.
+        """
+        ...
+
+    def apply(self, prepared: Any) -> None:
+        """Carry out what is committed now. Raises `OSError`: recovery has to finish it."""
+        ...
+
+    def abandon(self, prepared: Any) -> None:
+        """The frame failed: nothing of it may be shown."""
+        ...
+
+
+class Committer:
+    """Runs the commit cycles of one store. Safe to call from any thread."""
+
+    def __init__(self, journal: Journal, participant: Participant, clock: Clock, name: str, frame_bytes: int) -> None:
+        self._journal = journal
+        self._participant = participant
+        self._clock = clock
+        self._name = name
+        self._frame_bytes = frame_bytes
+        self._pending: list[Ticket] = []
+        self._cycle_lock = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._sleeping = False
+        self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
+        self._closing = False
+        self.failure: str | None = None
+        """Why no more writes are taken, once the disk failed."""
+        self.cycles = 0
+        self.tickets = 0
+
+    # -- asking for a commit ----------------------------------------------------------------------------------------
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue *ticket*; a background thread commits it even if nobody waits. Raises `StorageFailed` or `Closed`."""
+        self._check()
+        self._pending.append(ticket)
+        if self._sleeping:
+            self._sleeping = False
+            self._wake.release()
+        elif self._thread is None:
+            self._start_thread()
+
+    def commit(self, ticket: Ticket) -> None:
+        """Queue *ticket* and return when it is committed. Raises what `Ticket.wait` raises."""
+        self._check()
+        self._pending.append(ticket)
+        ticket.wait()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise StorageFailed(self._name, self.failure)
+        if self._closing:
+            raise Closed(self._name)
+
+    def help(self, ticket: Ticket) -> None:
+        """Lead cycles until *ticket* is done, unless another thread leads."""
+        while not ticket.done and self._cycle_lock.acquire(blocking=False):
+            try:
+                self._cycle()
+            finally:
+                self._cycle_lock.release()
+        if self._pending:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Somebody must run the next cycle: a thread that waits for it if there is one, else the background thread."""
+        if self._cycle_lock.locked():
+            return
+        try:
+            ticket = self._pending[0]
+        except IndexError:
+            return
+        if ticket.waited_for:
+            ticket.lead()
+        elif self._thread is not None:
+            self._sleeping = False
+            self._wake.release()
+        else:
+            self._start_thread()
+
+    # -- the cycle --------------------------------------------------------------------------------------------------
+
+    def _cycle(self) -> None:
+        """One cycle; the caller holds the cycle lock."""
+        tickets = self._take()
+        if not tickets:
+            return
+        if self.failure is not None:
+            self._refuse(tickets)
+            return
+        prepared: Prepared | None = None
+        try:
+            prepared = self._participant.prepare(tickets, self._clock.now_us())
+            if prepared.entries:
+                self._journal.append(self._clock.now_us(), prepared.entries, prepared.parts)
+                self._journal.sync()
+            self._participant.apply(prepared)
+        except OSError as error:
+            self.poison(f"{error.strerror or error} ({error.filename or 'journal'})")
+            if prepared is not None:
+                self._participant.abandon(prepared)
+            for ticket in tickets:
+                if not ticket.done:
+                    ticket.finish(OutcomeUnknown("the change", str(error)))
+            self._refuse(self._take())
+            return
+        except BaseException as error:
+            # A bug, or a signal in the middle of a commit: what the logs hold is not known any more, so stop.
+            self.poison(f"{type(error).__name__}: {error}")
+            for ticket in tickets:
+                if not ticket.done:
+                    ticket.finish(OutcomeUnknown("the change", repr(error)))
+            self._refuse(self._take())
+            raise
+        self.cycles += 1
+        self.tickets += len(prepared.tickets)
+        for ticket in prepared.tickets:
+            ticket.finish()
+
+    def _take(self) -> list[Ticket]:
+        # Appending to a list and swapping it are atomic under the interpreter lock; a ticket lands in one list or the other.
+        pending = self._pending
+        if not pending:
+            return []
+        count = len(pending)
+        total = 0
+        for index in range(count):
+            total += pending[index].frame_bytes
+            if total > self._frame_bytes and index:
+                count = index
+                break
+        taken = pending[:count]
+        del pending[:count]
+        return taken
+
+    def _refuse(self, tickets: list[Ticket]) -> None:
+        error: PenstockError = StorageFailed(self._name, self.failure or "closed")
+        for ticket in tickets:
+            if not ticket.done:
+                ticket.finish(error)
+
+    def poison(self, reason: str) -> None:
+        """Take no more writes; the first reason is kept."""
+        if self.failure is None:
+            self.failure = reason
+
+    # -- the background thread --------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        with self._start_lock:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name=f"penstock-commit {self._name}", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            if not self._pending:
+                if self._closing:
+                    return
+                self._sleeping = True
+                if not self._pending and not self._closing:
+                    self._wake.acquire()
+                self._sleeping = False
+                continue
+            with self._cycle_lock:
+                self._cycle()
+
+    def quiesce(self) -> threading.Lock:
+        """The cycle lock: whoever holds it sees the store between two cycles."""
+        return self._cycle_lock
+
+    def drain(self) -> None:
+        """Commit all that waits, in the calling thread."""
+        while self._pending:
+            with self._cycle_lock:
+                self._cycle()
+
+    def close(self) -> None:
+        """Commit what waits, then take no more tickets."""
+        self.drain()
+        self._closing = True
+        self.drain()
+        thread = self._thread
+        if thread is not None:
+            self._wake.release()
+            thread.join()
+        self.drain()

@@ -1,0 +1,346 @@
+"""
+The journal: the files that make a commit durable with one sync.
+
+Theory of operation
+-------------------
+Frames are written one behind the other into preallocated files `journal/000001.wal`, `000002.wal`, ... A frame is written
+only after the sync of the one before it returned, so at a crash only the last frame can be in doubt. Syncing a write into a
+preallocated file is the cheapest durable write there is: neither size nor block map changes.
+
+A file gets its final name only when it is whole: it is made (or recycled) under a temporary name, gets its blocks and its header,
+is synced, renamed, and the folder is synced. So a `.wal` file without a valid header is damage and never "not begun yet".
+The next file is prepared in the background before it is needed.
+
+Replay reads frames in order of their numbers. Where no valid frame with the next number lies, the journal ends, and then it
+must be shown that nothing valid lies behind: a frame with a higher number anywhere later means that an acknowledged frame
+is gone, and that is reported as damage and not passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import BadBytes, DamagedFile, MissingData
+from penstock.files import write_fully
+from penstock.format.frame import (
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    JOURNAL_HEADER_BYTES,
+    FrameEntry,
+    FrameHeader,
+    JournalFileHeader,
+    encode_frame,
+    frame_entries,
+    parse_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.files import Buffer, File, FileSystem
+
+SUFFIX = ".wal"
+SPARE_SUFFIX = ".spare"
+NEW_SUFFIX = ".new"
+SPARES_KEPT = 1
+_AHEAD_BYTES = 1024 * 1024
+
+
+def file_name(sequence: int) -> str:
+    """The name of the journal file with this sequence number."""
+    return f"{sequence:06d}{SUFFIX}"
+
+
+class Replayed(NamedTuple):
+    """A frame that replay found."""
+
+    number: int
+    entries: list[FrameEntry]
+
+
+class _OpenFile:
+    __slots__ = ("file", "header", "position", "written_end")
+
+    def __init__(self, file: File, header: JournalFileHeader, written_end: int) -> None:
+        self.file = file
+        self.header = header
+        self.position = JOURNAL_HEADER_BYTES
+        self.written_end = written_end
+
+
+class Journal:
+    """
+    The journal of one store, owned by one process.
+
+    `append` and `sync` are called by one thread at a time (the leader of the commit cycle); `prepare_next` and `free` by the
+    maintenance thread beside them.
+    """
+
+    def __init__(self, files: FileSystem, directory: str, store_id: bytes, file_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._store_id = store_id
+        self._file_bytes = file_bytes
+        self._current: _OpenFile | None = None
+        self._next: _OpenFile | None = None
+        self._file_lock = threading.Lock()
+        self._kept: list[int] = []  # sequence numbers of the finished files, oldest first
+        self._last_sequence = 0
+        self.number = 0
+        """The number of the last frame written."""
+        self.bytes_written = 0
+        self.syncs = 0
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the file that takes frames now."""
+        assert self._current is not None
+        return self._current.header.sequence
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The longest frame that fits into a file."""
+        return self._file_bytes - JOURNAL_HEADER_BYTES
+
+    # -- recovery ---------------------------------------------------------------------------------------------------
+
+    def replay(self, from_sequence: int, after_number: int) -> Iterator[Replayed]:
+        """
+        The frames with numbers above *after_number*, in order.
+
+        Raises:
+            MissingData: the file they begin in is not there.
+            DamagedFile: a frame that was acknowledged cannot be read.
+            UnsupportedFormat: a newer version wrote it.
+        """
+        sequences = self._list_files()
+        if from_sequence not in sequences:
+            path = os.path.join(self._directory, file_name(from_sequence))
+            raise MissingData(path, "the last checkpoint says that the journal goes on in this file, and it is not there")
+        number = 0
+        stop: tuple[str, int] | None = None
+        for sequence in [one for one in sequences if one >= from_sequence]:
+            path = os.path.join(self._directory, file_name(sequence))
+            view, header = self._read_file(path, sequence)
+            position = JOURNAL_HEADER_BYTES
+            while (frame := _frame_at(view, position, header.file_uid)) is not None:
+                if stop is not None or (number and frame.number != number + 1) or (not number and frame.number > after_number + 1):
+                    break
+                number = frame.number
+                if number > after_number:
+                    try:
+                        entries = list(frame_entries(view, position, frame))
+                    except BadBytes as error:
+                        raise DamagedFile(path, position, None, f"frame {number}: {error}") from None
+                    yield Replayed(number, entries)
+                position += frame.frame_bytes
+            found = _later_frame(view, position, header.file_uid, max(number, after_number))
+            if found is not None:
+                bad_path, bad_position = stop or (path, position)
+                raise DamagedFile(
+                    bad_path, bad_position, None, f"frame {max(number, after_number) + 1} cannot be read, but frame {found} after it can"
+                )  # fmt: skip
+            # A file may end early because the next frame did not fit: the next file then begins with the next number.
+            # If it does not, the journal ends here, and no frame of a later file may be newer.
+            following = os.path.join(self._directory, file_name(sequence + 1))
+            if stop is None and not self._begins_with(following, sequence + 1, max(number, after_number) + 1):
+                stop = (path, position)
+        self.number = max(number, after_number)
+
+    def _begins_with(self, path: str, sequence: int, number: int) -> bool:
+        if not self._files.exists(path):
+            return False
+        view, header = self._read_file(path, sequence)
+        frame = _frame_at(view, JOURNAL_HEADER_BYTES, header.file_uid)
+        return frame is not None and frame.number <= number
+
+    def _read_file(self, path: str, sequence: int) -> tuple[memoryview, JournalFileHeader]:
+        file = self._files.open(path, write=True)
+        try:
+            # What replay finds is acted on, so it must be durable first; and after a failed sync the cache may show bytes
+            # that the disk does not have, so it is dropped.
+            file.sync_data()
+            file.drop_cache()
+            view = file.map()
+        finally:
+            file.close()
+        try:
+            header = JournalFileHeader.decode(view)
+        except BadBytes as error:
+            raise DamagedFile(path, 0, None, str(error)) from None
+        if header.store_id != self._store_id or header.sequence != sequence:
+            raise DamagedFile(path, 0, None, "the file belongs to another store or has another name")
+        return view, header
+
+    def _list_files(self) -> list[int]:
+        return sorted(
+            int(name[: -len(SUFFIX)])
+            for name in self._files.list_directory(self._directory)
+            if name.endswith(SUFFIX) and name[: -len(SUFFIX)].isdecimal()
+        )
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def start(self, number: int) -> None:
+        """
+        Begin a new file behind all that are there; the next frame gets *number* + 1.
+
+        Files found on disk are never appended to: what a crash left at their end stays as it was.
+        """
+        self.number = number
+        sequences = self._list_files()
+        self._last_sequence = max([self._last_sequence, *sequences])
+        self._kept = sequences
+        self._current = self._make_file()
+
+    def append(self, time_us: int, entries: int, parts: list[Buffer]) -> int:
+        """
+        Write one frame and return its number; not durable before `sync`.
+
+        Raises `OSError`: the journal must not be used any more, the frame may or may not be found later.
+        """
+        current = self._current
+        assert current is not None
+        data = encode_frame(self.number + 1, current.header.file_uid, time_us, entries, parts)
+        if current.position + len(data) > self._file_bytes:
+            self._switch()
+            return self.append(time_us, entries, parts)
+        length = len(data)
+        if current.position + length > current.written_end:
+            # The first write into a reserved block changes the file's block map, and syncing that is dear. So zeros are
+            # written far ahead together with a frame now and then, and all other frames overwrite them.
+            current.written_end = min(current.position + length + _AHEAD_BYTES, self._file_bytes)
+            data += bytes(current.written_end - current.position - length)
+        write_fully(current.file, data, current.position)
+        current.position += length
+        self.number += 1
+        self.bytes_written += length
+        return self.number
+
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether a frame of this length can be written without making a new file first."""
+        current = self._current
+        assert current is not None
+        return current.position + frame_bytes + FRAME_HEADER_BYTES <= self._file_bytes or self._next is not None
+
+    def sync(self) -> None:
+        """Make all frames written so far durable. Raises `OSError`, after which nothing may be acknowledged any more."""
+        assert self._current is not None
+        self._current.file.sync_data()
+        self.syncs += 1
+
+    def _switch(self) -> None:
+        finished = self._current
+        assert finished is not None
+        if finished.position == JOURNAL_HEADER_BYTES:
+            raise AssertionError("a frame is longer than a journal file")
+        with self._file_lock:
+            following, self._next = self._next, None
+            if following is None:
+                following = self._make_file()
+        # Every frame in the finished file was synced before the next one was written, so it can be closed.
+        finished.file.close()
+        self._kept.append(finished.header.sequence)
+        self._current = following
+
+    def prepare_next(self) -> None:
+        """Make the next file ahead of its need. Raises `OSError`; nothing is changed then."""
+        with self._file_lock:
+            if self._next is None:
+                self._next = self._make_file()
+
+    @property
+    def wants_next(self) -> bool:
+        """Whether the file that takes frames is half full and the next one is not made yet."""
+        current = self._current
+        return self._next is None and current is not None and current.position * 2 > self._file_bytes
+
+    def _make_file(self) -> _OpenFile:
+        sequence = self._last_sequence + 1
+        final = os.path.join(self._directory, file_name(sequence))
+        path = final + NEW_SUFFIX
+        header = JournalFileHeader(self._store_id, sequence, secrets.randbits(64) | 1, 0)
+        if self._files.exists(path):
+            self._files.unlink(path)
+        spare = self._take_spare()
+        if spare is not None:
+            self._files.rename(spare, path)
+            file = self._files.open(path, write=True)
+        else:
+            file = self._files.create(path)
+        try:
+            written_end = self._file_bytes
+            if file.size() != self._file_bytes:
+                file.truncate(self._file_bytes)
+                file.reserve(0, self._file_bytes)
+                written_end = 0
+            write_fully(file, header.encode(), 0)
+            file.sync_data()
+            self._files.rename(path, final)
+            self._files.sync_directory(self._directory)
+        except OSError:
+            file.close()
+            if self._files.exists(path):
+                self._files.unlink(path)
+            raise
+        self._last_sequence = sequence
+        return _OpenFile(file, header, written_end)
+
+    def _take_spare(self) -> str | None:
+        for name in self._files.list_directory(self._directory):
+            if name.endswith(SPARE_SUFFIX):
+                return os.path.join(self._directory, name)
+        return None
+
+    def free(self, before_sequence: int) -> int:
+        """
+        Recycle or remove the files before the one with this sequence number; return how many.
+
+        Only for files before the one that the older of the two checkpoints names. A file that comes back after a crash holds
+        numbers that replay passes over.
+        """
+        freed = 0
+        while self._kept and self._kept[0] < before_sequence:
+            path = os.path.join(self._directory, file_name(self._kept[0]))
+            spares = sum(name.endswith(SPARE_SUFFIX) for name in self._files.list_directory(self._directory))
+            if spares < SPARES_KEPT:
+                self._files.rename(path, path + SPARE_SUFFIX)
+            else:
+                self._files.unlink(path)
+            self._kept.pop(0)
+            freed += 1
+        if freed:
+            self._files.sync_directory(self._directory)
+        return freed
+
+    def close(self) -> None:
+        """Close the files; what was synced stays."""
+        for one in (self._current, self._next):
+            if one is not None:
+                one.file.close()
+        self._current = self._next = None
+
+
+def _frame_at(view: memoryview, position: int, file_uid: int) -> FrameHeader | None:
+    try:
+        frame = parse_frame(view, position)
+    except BadBytes:
+        return None
+    return frame if frame.file_uid == file_uid else None
+
+
+def _later_frame(view: memoryview, position: int, file_uid: int, number: int) -> int | None:
+    """The number of a valid frame of this use of the file at or behind *position* that is newer than *number*, if any."""
+    content = view.obj if hasattr(view.obj, "find") and len(view.obj) == len(view) else bytes(view)
+    uid = file_uid.to_bytes(8, "little")
+    at = content.find(FRAME_MAGIC, position)
+    while at >= 0:
+        if not at & 7 and view[at + 24 : at + 32] == uid:
+            frame = _frame_at(view, at, file_uid)
+            if frame is not None and frame.number > number:
+                return frame.number
+        at = content.find(FRAME_MAGIC, at + 1)
+    return None

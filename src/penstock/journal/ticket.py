@@ -1,0 +1,101 @@
+"""A ticket: the promise of a commit that was asked for. `concurrent.futures.Future` costs ten times as much."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.errors import WaitTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.errors import PenstockError
+
+
+class Leader(Protocol):
+    """Who can carry a ticket out: the commit cycle."""
+
+    def help(self, ticket: Ticket) -> None:
+        """Run commit cycles in the calling thread if nobody else does, until *ticket* is done or another thread leads."""
+        ...
+
+
+class Ticket:
+    """
+    One change that waits for its commit.
+
+    `done` turns True once, after `error` and the results were set. `wait` may be called by any number of threads. Subclasses
+    say what the change is.
+    """
+
+    __slots__ = ("_callback", "_leader", "_waiters", "done", "error", "frame_bytes", "leads")
+
+    def __init__(self, leader: Leader, frame_bytes: int) -> None:
+        self.frame_bytes = frame_bytes
+        self.done = False
+        self.error: PenstockError | None = None
+        self.leads = False
+        self._leader = leader
+        self._waiters: list[threading.Lock] | None = None
+        self._callback: Callable[[Ticket], None] | None = None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """
+        Return when the change is committed.
+
+        Raises:
+            WaitTimeout: not yet; the change goes on.
+            PenstockError: it was refused, or its outcome is unknown.
+        """
+        if not self.done:
+            self._leader.help(self)
+            while not self.done:
+                waiter = threading.Lock()
+                waiter.acquire()
+                if self._waiters is None:
+                    self._waiters = []
+                self._waiters.append(waiter)
+                # Both orders are safe: whoever finishes the ticket sets `done` before it looks for waiters.
+                if self.done:
+                    break
+                if not waiter.acquire(timeout=-1 if timeout is None else timeout) and not self.done:
+                    raise WaitTimeout("the commit", timeout or 0.0)
+                if self.leads and not self.done:
+                    self.leads = False
+                    self._leader.help(self)
+        if self.error is not None:
+            raise self.error
+
+    def on_done(self, callback: Callable[[Ticket], None]) -> None:
+        """Call *callback* once with this ticket when it is done: in the committing thread, or here if it is done already."""
+        self._callback = callback
+        if self.done and self._callback is not None:
+            self._callback = None
+            callback(self)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether some thread is blocked on it."""
+        return bool(self._waiters)
+
+    def lead(self) -> None:
+        """Ask a thread that waits for this ticket to run the next cycle."""
+        self.leads = True
+        self._wake()
+
+    def finish(self, error: PenstockError | None = None) -> None:
+        """Mark it as done and wake whoever waits."""
+        self.error = error
+        self.done = True
+        if self._waiters is not None:
+            self._wake()
+        callback = self._callback
+        if callback is not None:
+            self._callback = None
+            callback(self)
+
+    def _wake(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            waiters.pop().release()

@@ -1,0 +1,672 @@
+"""
+The log of one partition: segments that follow each other, of which the last one takes new batches.
+
+Theory of operation
+-------------------
+A batch is appended in one of two ways.
+
+- *Planned*, by the commit cycle, for logs with ``sync=always``: `plan` assigns the offset, stamps the batch and makes sure that
+  the disk has room; then the cycle journals it; then `apply_planned` writes it to the segment and `commit_planned` shows
+  it to readers. The segment itself is synced by a checkpoint later: until then the journal has the batch.
+- *Directly*, for logs with a weaker mode: `append` writes the batch and shows it at once.
+
+Readers never see anything at or behind `committed_end`. They take no lock: the writer publishes a new value of
+`committed_end` after everything below it is in place.
+
+`durable_end` is the offset up to which the log's own files are known to be synced. It is stamped into every batch; a bad
+batch below it is damage and never a torn tail (recovery.py).
+
+Segments tile the offsets from `log_start` on. Which segments there are is known from their file names; a sealed one is
+looked at only when somebody reads it, so that opening costs nothing for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
+from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, FLAG_PRODUCER, set_compatible_flag
+from penstock.format.checkpoint import LogRow
+from penstock.format.index import IndexSnapshot
+from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
+from penstock.journal.small_file import read_small_file
+from penstock.log.log_state import LogState
+from penstock.log.offset_index import OffsetIndex
+from penstock.log.segment import Segment, segment_name
+from penstock.values import SyncMode, batch_bytes_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.files import FileSystem
+    from penstock.format.batch import Batch, EncodedBatch
+    from penstock.settings import TopicSettings
+
+READ_BYTES_DEFAULT = 1024 * 1024
+
+
+class LogIdentity(NamedTuple):
+    """Which log of which store this is."""
+
+    store_id: bytes
+    topic_id: bytes
+    topic: str
+    partition: int
+    log_id: int
+
+
+class _Group:
+    """Planned batches that go to one segment."""
+
+    __slots__ = ("batches", "segment", "stamps")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.batches: list[EncodedBatch] = []
+        self.stamps: list[tuple[int, int, int]] = []
+
+
+class SyncWork(NamedTuple):
+    """What a checkpoint must sync of a log, and what it may then say of it."""
+
+    segments: list[Segment]
+    row: LogRow
+
+
+class PartitionLog:
+    """
+    One log. One thread writes at a time (the cycle's leader, or whoever holds `lock`); any number read.
+
+    `identity`, `settings` and `directory` never change.
+    """
+
+    def __init__(
+        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, log_epoch: int, *, read_only: bool = False
+    ) -> None:  # fmt: skip
+        self._files = files
+        self.directory = directory
+        self.identity = identity
+        self.settings = settings
+        self.log_epoch = log_epoch
+        self.read_only = read_only
+        self.batch_bytes_max = batch_bytes_limit(settings.max_message_bytes)
+        self.always = settings.sync is SyncMode.ALWAYS
+        """Whether its batches are committed by the journal."""
+        self.lock = threading.Lock()
+        """Held while a log with a weaker mode is written."""
+        self.state = LogState()
+        self.log_start = 0
+        self.committed_end = 0
+        self.durable_end = 0
+        self.max_time_us = 0
+        self.end_word = -1
+        """Which word of the positions file holds the committed end."""
+        self.slot = -1
+        self.floors: dict[str, int] = {}
+        """Offsets that retention must keep, by the name of who asked."""
+        self._firsts: list[int] = []  # first offsets of all segments, rising
+        self._loaded: dict[int, Segment] = {}
+        self._load_lock = threading.Lock()
+        self._active: Segment | None = None
+        self._end = 0  # the next offset to assign
+        self._tail: Segment | None = None  # the segment that the next planned batch goes to
+        self._tail_position = 0
+        self._groups: list[_Group] = []
+        self._unsynced: list[Segment] = []  # sealed segments that are not synced yet
+        self._names_unsynced = False
+        self._listeners: list[Callable[[], None]] = []
+        self._waiting = 0
+        self._arrival = threading.Condition(threading.Lock())
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.identity.topic}/{self.identity.partition} [{self.log_start}, {self.committed_end})>"
+
+    @property
+    def segment_firsts(self) -> list[int]:
+        """The first offsets of its segments."""
+        return list(self._firsts)
+
+    @property
+    def active(self) -> Segment | None:
+        """The segment that takes new batches, if there is one."""
+        return self._active
+
+    # -- taken over from recovery -----------------------------------------------------------------------------------
+
+    def adopt(self, firsts: list[int], active: Segment | None, loaded: list[Segment], end: int) -> None:
+        """Begin with what recovery found on disk; *end* is the committed end."""
+        self._firsts = firsts
+        self._loaded = {segment.first_offset: segment for segment in loaded}
+        self._active = self._tail = active
+        self._end = self.committed_end = self.durable_end = end
+        if active is not None:
+            self._tail_position = active.position
+            self._loaded[active.first_offset] = active
+
+    # -- appending --------------------------------------------------------------------------------------------------
+
+    def make_room(self, batch_bytes: int, count: int, now_us: int) -> None:
+        """
+        Make sure that a batch of this size can be appended: begin a new segment if it is time, reserve disk blocks.
+
+        Raises `StorageFull`; nothing is changed then. After it returned, `plan` of such a batch does not fail.
+        """
+        tail = self._tail
+        if tail is None or tail.sealed or self._must_roll(tail, batch_bytes, count, now_us):
+            tail = self._begin_segment(now_us)
+        tail.reserve(self._tail_position + batch_bytes)
+
+    def _must_roll(self, tail: Segment, batch_bytes: int, count: int, now_us: int) -> bool:
+        planned = self._end - tail.first_offset
+        if not planned:
+            return False  # an empty segment takes any batch, however large
+        settings = self.settings
+        return (
+            self._tail_position + batch_bytes + FOOTER_BYTES > settings.segment_bytes
+            or (settings.segment_messages > 0 and planned + count > settings.segment_messages)
+            or (settings.segment_age_ms > 0 and now_us - tail.header.created_us >= settings.segment_age_ms * 1000)
+        )
+
+    def _begin_segment(self, now_us: int) -> Segment:
+        header = SegmentHeader(
+            store_id=self.identity.store_id,
+            topic_id=self.identity.topic_id,
+            partition=self.identity.partition,
+            generation=0,
+            first_offset=self._end,
+            segment_uid=secrets.randbits(64),
+            log_epoch=self.log_epoch,
+            created_us=now_us,
+            base_time_us=self.max_time_us,
+        )
+        path = os.path.join(self.directory, segment_name(self._end))
+        try:
+            segment = Segment.create(self._files, path, header, self.state.encode(), self.settings.index_interval_bytes)
+        except OSError as error:
+            raise StorageFull(path, None, None) if error.errno in _FULL else error from None
+        self._names_unsynced = True
+        self._tail = segment
+        self._tail_position = segment.position
+        return segment
+
+    def plan(self, batch: EncodedBatch, now_us: int, *, prewritten: bool = False) -> int:
+        """
+        Give *batch* the next offset and stamp it; return the offset. `make_room` came before.
+
+        Nothing is written and nothing is shown yet; an offset that was planned is never given to another batch, so after a
+        failure the log must not be written any more.
+        """
+        tail = self._tail
+        assert tail is not None
+        first = self._end
+        if now_us > self.max_time_us:
+            self.max_time_us = now_us
+        if prewritten:
+            set_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
+        self._stamp_into(tail, batch, first, now_us, self.log_epoch)
+        return first
+
+    def _stamp_into(self, tail: Segment, batch: EncodedBatch, first: int, append_time_us: int, epoch: int) -> None:
+        batch.stamp(first, append_time_us, self.max_time_us, tail.header.segment_uid, self.durable_end, epoch)
+        groups = self._groups
+        if not groups or groups[-1].segment is not tail:
+            groups.append(_Group(tail))
+        group = groups[-1]
+        group.batches.append(batch)
+        group.stamps.append((first, append_time_us, self.max_time_us))
+        epochs = self.state.epochs
+        if not epochs or epochs[-1].epoch < epoch:
+            self.state.note_epoch(first, epoch)
+        if batch.data[14] & FLAG_PRODUCER:
+            producer = batch.producer
+            assert producer is not None
+            self.state.note_producer(producer, first, append_time_us, batch.count)
+        self._end = first + batch.offset_span
+        self._tail_position += len(batch.data)
+
+    @property
+    def planned_end(self) -> int:
+        """The committed end once all that was planned is committed."""
+        return self._end
+
+    @property
+    def planned_groups(self) -> list[_Group]:
+        """What was planned and is not written yet, segment by segment."""
+        return self._groups
+
+    def apply_planned(self) -> None:
+        """Write what was planned to its segments. Raises `OSError`; the log must not be written any more then."""
+        groups = self._groups
+        while groups:
+            group = groups[0]
+            if group.segment is not self._active:
+                self._activate(group.segment)
+            group.segment.write(group.batches, group.stamps)
+            # One by one, so that a caller who made room on a full disk can call again.
+            del groups[0]
+
+    def _activate(self, segment: Segment) -> None:
+        previous = self._active
+        if previous is not None:
+            if not previous.sealed:
+                previous.seal()
+            self._unsynced.append(previous)
+        self._loaded[segment.first_offset] = segment
+        self._active = segment
+        # A new list: readers may be in the middle of searching the old one.
+        self._firsts = [*self._firsts, segment.first_offset]
+
+    def commit_planned(self) -> int:
+        """Show readers all that was written; return the new committed end."""
+        self.committed_end = end = self._end
+        if self._waiting or self._listeners:
+            self._announce()
+        return end
+
+    def append(self, batch: EncodedBatch, now_us: int) -> int:
+        """
+        Write *batch* and show it; return its first offset. For logs with a weaker mode; the caller holds `lock`.
+
+        Raises:
+            StorageFull: there is no room, nothing was changed.
+            OSError: the log must not be written any more.
+        """
+        data = batch.data
+        tail = self._tail
+        if tail is None or tail.sealed or self._must_roll(tail, len(data), batch.count, now_us):
+            tail = self._begin_segment(now_us)
+        before = self.max_time_us
+        first = self._end
+        if now_us > before:
+            self.max_time_us = now_us
+        self._stamp_into(tail, batch, first, now_us, self.log_epoch)
+        try:
+            self.apply_planned()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # The segment cut the half-written batch off again, so the offset was never seen: take the plan back.
+            self._groups = []
+            self._end, self.max_time_us = first, before
+            self._tail_position -= len(data)
+            raise StorageFull(tail.path, None, None) from None
+        self.committed_end = self._end
+        if self._waiting or self._listeners:
+            self._announce()
+        return first
+
+    def redo(self, batch: EncodedBatch, source: Batch) -> None:
+        """Append a batch that the journal has and the log lost, with the times and the epoch it had. For recovery."""
+        header = source.header
+        self.make_room(len(batch.data), batch.count, header.append_time_us)
+        assert self._tail is not None
+        self.max_time_us = max(self.max_time_us, header.max_time_us)
+        self._stamp_into(self._tail, batch, header.first_offset, header.append_time_us, header.log_epoch)
+        self.apply_planned()
+        self.committed_end = self._end
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        if self._waiting:
+            with self._arrival:
+                self._arrival.notify_all()
+        for listener in self._listeners:
+            listener()
+
+    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+        """Return True once *offset* is committed, False after *timeout* seconds; sleeps, never polls."""
+        if self.committed_end > offset:
+            return True
+        with self._arrival:
+            self._waiting += 1
+            try:
+                return self._arrival.wait_for(lambda: self.committed_end > offset, timeout)
+            finally:
+                self._waiting -= 1
+
+    def add_listener(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call *listener* after each commit, in the committing thread, so it must be quick; returns how to stop that."""
+        self._listeners = [*self._listeners, listener]
+
+        def remove() -> None:
+            with contextlib.suppress(ValueError):
+                remaining = list(self._listeners)
+                remaining.remove(listener)
+                self._listeners = remaining
+
+        return remove
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, bytes_max: int = READ_BYTES_DEFAULT, *, verify: bool = True) -> list[Batch]:
+        """
+        The committed batches from the one that holds *offset* on, about *bytes_max* bytes of them but at least one.
+
+        Empty at the committed end. The first batch may begin before *offset*: see `Batch.index_of`.
+
+        Raises:
+            OffsetOutOfRange: before the log's start or behind its end.
+            Corrupt: stored bytes are wrong, or a segment is missing.
+        """
+        while True:
+            end = self.committed_end
+            if not self.log_start <= offset <= end:
+                raise OffsetOutOfRange(offset, self.log_start, end)
+            if offset == end:
+                return []
+            try:
+                segment = self._segment_of(offset)
+                batches = segment.read(segment.find(offset), end, bytes_max, verify=verify)
+            except FileNotFoundError:
+                # Retention took the segment away while it was being opened.
+                self._forget_missing(offset)
+                continue
+            if batches:
+                return batches
+            # Nothing at or behind the offset in this segment: its last messages were removed. Go on in the next one.
+            offset = max(offset + 1, segment.end_offset)
+
+    def _forget_missing(self, offset: int) -> None:
+        if offset >= self.log_start:
+            path = os.path.join(self.directory, segment_name(self._first_of(offset)))
+            if not self._files.exists(path):
+                raise MissingData(path, f"the segment with offset {offset} is gone")
+
+    def _first_of(self, offset: int) -> int:
+        firsts = self._firsts
+        position = bisect_right(firsts, offset) - 1
+        if position < 0:
+            path = os.path.join(self.directory, segment_name(offset))
+            raise MissingData(path, f"no segment holds offset {offset}, though the log begins at {self.log_start}")
+        return firsts[position]
+
+    def _segment_of(self, offset: int) -> Segment:
+        segment = self.segment(self._first_of(offset))
+        if segment.sealed and offset >= segment.end_offset and segment is not self._active:
+            path = os.path.join(self.directory, segment_name(segment.end_offset))
+            raise MissingData(path, f"the segment with offset {offset} is gone")
+        return segment
+
+    def segment(self, first_offset: int) -> Segment:
+        """The segment that begins at *first_offset*; a sealed one is looked at now. Raises `Corrupt`."""
+        segment = self._loaded.get(first_offset)
+        if segment is None:
+            with self._load_lock:
+                segment = self._loaded.get(first_offset)
+                if segment is None:
+                    segment = load_sealed(self._files, self.directory, first_offset, self.identity, self.settings)
+                    self._loaded[first_offset] = segment
+        return segment
+
+    def offset_of_time(self, time_us: int) -> int:
+        """
+        The first committed offset that was appended at or after *time_us*; the committed end if there is none.
+
+        It goes by the running maximum of append times, so it is well defined when the clock jumped.
+        """
+        end = self.committed_end
+        firsts = self._firsts
+        low, high = 0, len(firsts)
+        while low < high:
+            middle = (low + high) // 2
+            if self.segment(firsts[middle]).max_time_us < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(firsts):
+            return end
+        segment = self.segment(firsts[low])
+        batches = segment.read(segment.find_time(time_us), end, 1, verify=False)
+        if not batches:
+            return end
+        batch = batches[0]
+        for begin, run in zip([0, *[run.end_index for run in batch.runs()]], batch.runs(), strict=False):
+            if run.max_time_us >= time_us:
+                return max(batch.offset(begin), self.log_start)
+        return max(batch.first_offset, self.log_start)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def sync_work(self) -> SyncWork:
+        """What to sync for a checkpoint of this moment. The caller sees to it that nobody writes meanwhile."""
+        active = self._active
+        segments = [segment for segment in self._unsynced if not segment.is_synced]
+        if active is not None and not active.is_synced:
+            segments.append(active)
+        return SyncWork(segments, self.row())
+
+    def row(self) -> LogRow:
+        """The log as a checkpoint of this moment would describe it."""
+        active = self._active
+        return LogRow(
+            log_id=self.identity.log_id,
+            end=self.committed_end,
+            log_start=self.log_start,
+            segment_first=self._end if active is None else active.first_offset,
+            position=0 if active is None else active.position,
+            max_time_us=self.max_time_us,
+        )
+
+    def sync_names(self) -> None:
+        """Make the names of new segments durable. Raises `OSError`."""
+        if self._names_unsynced:
+            self._names_unsynced = False
+            try:
+                self._files.sync_directory(self.directory)
+            except OSError:
+                self._names_unsynced = True
+                raise
+
+    def note_durable(self, work: SyncWork) -> None:
+        """The segments of *work* are synced: offsets below its row's end are durable in the log's own files."""
+        self.durable_end = max(self.durable_end, work.row.end)
+        self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something was written that is not synced in the log's own files."""
+        active = self._active
+        return self._names_unsynced or bool(self._unsynced) or (active is not None and not active.is_synced)
+
+    def cache_index(self) -> None:
+        """Store the active segment's index and the log's state as a cache that speeds up the next opening."""
+        active = self._active
+        if active is None or not active.is_synced or self._groups or active.end_offset != self._end:
+            return
+        state = self.state.encode()
+        state.stamp(self._end, 0, self.max_time_us, active.header.segment_uid, self.durable_end, self.log_epoch)
+        write_cache(self._files, active.index_path, active.index_snapshot(bytes(state.data)).encode())
+
+    # -- removing ---------------------------------------------------------------------------------------------------
+
+    def retention_start(self, *, before_time_us: int | None, bytes_max: int | None, messages_max: int | None, keep_from: int) -> int:
+        """
+        Where the log would begin if sealed segments were dropped by these rules; the present start if none may go.
+
+        A segment is dropped when any rule wants it gone, all before it are, and it ends at or before *keep_from* and every
+        floor. The active segment always stays.
+        """
+        limit = min([keep_from, self.durable_end, *self.floors.values()])
+        firsts = self._firsts
+        sizes = {first: self._segment_bytes(first) for first in firsts} if bytes_max is not None else {}
+        total = sum(sizes.values())
+        start = self.log_start
+        for first, following in zip(firsts, firsts[1:], strict=False):
+            if following > limit:
+                break
+            too_old = before_time_us is not None and self.segment(first).max_time_us < before_time_us
+            too_big = bytes_max is not None and total > bytes_max
+            too_many = messages_max is not None and self.committed_end - following >= messages_max
+            if not (too_old or too_big or too_many):
+                break
+            total -= sizes.get(first, 0)
+            start = max(start, following)
+        return start
+
+    def _segment_bytes(self, first: int) -> int:
+        segment = self.segment(first)
+        return segment.position + (FOOTER_BYTES if segment.sealed else 0)
+
+    def drop_before(self, log_start: int) -> tuple[int, int]:
+        """
+        Remove the segments that end at or before *log_start*, which is durable already; return (segments, bytes).
+
+        Raises `OSError`; what is left is removed at the next opening.
+        """
+        self.log_start = max(self.log_start, log_start)
+        firsts = self._firsts
+        doomed = [first for first, following in zip(firsts, firsts[1:], strict=False) if following <= self.log_start]
+        if not doomed:
+            return 0, 0
+        # Readers stop finding the segments before their files go.
+        self._firsts = firsts[len(doomed) :]
+        freed = 0
+        for first in doomed:
+            path = os.path.join(self.directory, segment_name(first))
+            segment = self._loaded.pop(first, None)
+            if segment is not None:
+                freed += segment.position + FOOTER_BYTES
+                segment.close()
+            index = path[: -len(".log")] + ".idx"
+            for name in (index, path):
+                if self._files.exists(name):
+                    self._files.unlink(name)
+        self._files.sync_directory(self.directory)
+        return len(doomed), freed
+
+    def replace_segment(self, segment: Segment) -> None:
+        """Let a rewritten segment, already renamed into place, take over its range."""
+        # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
+        self._loaded[segment.first_offset] = segment
+
+    def close(self) -> None:
+        """Close the files. What was committed stays."""
+        for segment in list(self._loaded.values()):
+            segment.close()
+        self._loaded = {}
+        for group in self._groups:
+            group.segment.close()
+        self._groups = []
+
+
+_FULL = (28, 122, 27)  # ENOSPC, EDQUOT, EFBIG
+
+
+def write_cache(files: FileSystem, path: str, data: bytes) -> None:
+    """
+    Store a cache file. It is not synced: a crash may lose or tear it, and its CRC tells. Errors are of no consequence.
+    """
+    temporary = path + ".tmp"
+    try:
+        if files.exists(temporary):
+            files.unlink(temporary)
+        file = files.create(temporary)
+        try:
+            complete = file.pwrite(data, 0) == len(data)
+        finally:
+            file.close()
+        if complete:
+            files.rename(temporary, path)
+        else:
+            files.unlink(temporary)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+
+
+def load_sealed(
+    files: FileSystem, directory: str, first_offset: int, identity: LogIdentity, settings: TopicSettings
+) -> Segment:
+    """
+    Look at a sealed segment: header, footer, and its index from the cache or by hopping over its batches.
+
+    Raises:
+        DamagedFile, UnsupportedFormat: header or footer are wrong.
+        FileNotFoundError: it is not there.
+    """
+    path = os.path.join(directory, segment_name(first_offset))
+    file = files.open(path)
+    try:
+        header = check_header(path, file.pread(SEGMENT_HEADER_BYTES, 0), first_offset, identity)
+        size = file.size()
+        footer = read_footer(path, file.pread(FOOTER_BYTES, max(size - FOOTER_BYTES, 0)), header, size)
+    except BaseException:
+        file.close()
+        raise
+    segment = Segment(files, path, header, OffsetIndex(settings.index_interval_bytes))
+    segment.file = file
+    segment.sealed = True
+    segment.position = footer.data_end
+    segment.synced_position = size
+    segment.end_offset = footer.end_offset
+    segment.max_time_us = footer.max_time_us
+    segment.min_time_us = footer.min_time_us
+    segment.messages = footer.messages
+    segment.batches = footer.batches
+    segment.crc_of_crcs = footer.crc_of_crcs
+    snapshot = read_index_cache(files, segment)
+    if snapshot is not None and snapshot.valid_position == footer.data_end:
+        segment.index.restore(snapshot.offsets, snapshot.times_us, snapshot.positions)
+    else:
+        rebuild_index(segment)
+        write_cache(files, segment.index_path, segment.index_snapshot(b"").encode())
+    return segment
+
+
+def check_header(path: str, data: bytes, first_offset: int, identity: LogIdentity) -> SegmentHeader:
+    """The header of a segment file, if it belongs there. Raises `DamagedFile` or `UnsupportedFormat`."""
+    try:
+        header = SegmentHeader.decode(data)
+    except BadBytes as error:
+        raise DamagedFile(path, 0, first_offset, str(error)) from None
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(path, error.found) from None
+    expected = (identity.store_id, identity.topic_id, identity.partition, first_offset)
+    if (header.store_id, header.topic_id, header.partition, header.first_offset) != expected:
+        raise DamagedFile(path, 0, first_offset, "this file belongs to another store, topic, partition or offset")
+    return header
+
+
+def read_footer(path: str, data: bytes, header: SegmentHeader, size: int) -> Footer:
+    """The footer of a sealed segment of *size* bytes. Raises `DamagedFile`."""
+    try:
+        footer = Footer.decode(data)
+    except BadBytes as error:
+        raise DamagedFile(path, max(size - FOOTER_BYTES, 0), None, str(error)) from None
+    if footer.segment_uid != header.segment_uid or footer.data_end != size - FOOTER_BYTES:
+        raise DamagedFile(path, size - FOOTER_BYTES, None, "the footer belongs to another segment or place")
+    return footer
+
+
+def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | None:
+    """The cached index of *segment* if it can be used."""
+    path = segment.index_path
+    if not files.exists(path):
+        return None
+    try:
+        snapshot = IndexSnapshot.decode(read_small_file(files, path))
+    except (BadBytes, OSError):
+        return None
+    return snapshot if snapshot.segment_uid == segment.header.segment_uid else None
+
+
+def rebuild_index(segment: Segment) -> None:
+    """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
+    batches = segment.read(SEGMENT_HEADER_BYTES, (1 << 63) - 1, 1 << 40, verify=False)
+    position = SEGMENT_HEADER_BYTES
+    time_us = segment.header.base_time_us
+    from penstock.format.batch_header import parse_header
+
+    view = segment.view()
+    assert view is not None
+    position += parse_header(view, position).total_bytes  # the state batch
+    for batch in batches:
+        segment.index.add(batch.first_offset, time_us, position)
+        position += batch.header.total_bytes
+        time_us = batch.header.max_time_us

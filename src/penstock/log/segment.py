@@ -1,0 +1,401 @@
+"""
+One segment file: written at its end while it is active, sealed with a footer, then never written again.
+
+The log that owns it decides when to write; a segment knows its file, its index, and how much of it is synced. Layout:
+`format/segment.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadBytes, DamagedFile, StorageFull
+from penstock.files import write_buffers_fully, write_fully
+from penstock.format.batch import Batch
+from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, MAGIC, BatchHeader, parse_header
+from penstock.format.index import IndexSnapshot
+from penstock.format.segment import (
+    FOOTER_BYTES,
+    FOOTER_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    Footer,
+    SegmentHeader,
+    add_header_crc,
+)
+from penstock.log.offset_index import OffsetIndex
+from penstock.values import BATCH_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.files import Buffer, File, FileSystem
+    from penstock.format.batch import EncodedBatch
+
+    _Found = Callable[[tuple[int, int, int, int, int]], bool]
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".idx"
+_RESERVE_LEAST_BYTES = 64 * 1024
+_RESERVE_MOST_BYTES = 4 * 1024 * 1024
+# What a hop from one batch to the next needs of a header: total bytes, span, first offset, (append time), max time.
+_HOP = struct.Struct("<QQQqq")
+_HOP_AT = 24
+_WINDOW_BYTES = 8 * 1024
+_U32 = struct.Struct("<I")
+
+
+def segment_name(first_offset: int) -> str:
+    """The name of the segment that begins at this offset; twenty digits, so that names sort."""
+    return f"{first_offset:020d}{LOG_SUFFIX}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The first offset that a file name says, or None if it is not the name of a segment."""
+    digits = name[: -len(LOG_SUFFIX)]
+    return int(digits) if name.endswith(LOG_SUFFIX) and len(digits) == 20 and digits.isdecimal() and digits.isascii() else None
+
+
+class Segment:
+    """
+    A segment file and what is known of it.
+
+    `position` is where the next batch goes (or, once sealed, where the footer lies), `end_offset` the offset it will get.
+    """
+
+    __slots__ = (
+        "_files", "_view", "batches", "crc_of_crcs", "end_offset", "file", "header", "index", "max_time_us", "messages",
+        "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position",
+    )  # fmt: skip
+
+    def __init__(self, files: FileSystem, path: str, header: SegmentHeader, index: OffsetIndex) -> None:
+        self._files = files
+        self._view: memoryview | None = None
+        self.path = path
+        self.header = header
+        self.index = index
+        self.file: File | None = None
+        self.position = SEGMENT_HEADER_BYTES
+        self.end_offset = header.first_offset
+        self.max_time_us = header.base_time_us
+        self.min_time_us = 0
+        self.batches = 0
+        self.messages = 0
+        self.crc_of_crcs = 0
+        self.sealed = False
+        self.synced_position = 0
+        self.reserved_end = 0
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset of its range."""
+        return self.header.first_offset
+
+    # -- making and writing -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, files: FileSystem, path: str, header: SegmentHeader, state: EncodedBatch, interval_bytes: int) -> Segment:
+        """
+        Make a new file with header and state batch; nothing is durable yet.
+
+        Raises `OSError`; the half-made file is removed again.
+        """
+        segment = cls(files, path, header, OffsetIndex(interval_bytes))
+        state.stamp(header.first_offset, header.created_us, header.base_time_us, header.segment_uid, 0, header.log_epoch)
+        segment.file = files.create(path)
+        try:
+            write_fully(segment.file, header.encode() + state.data, 0)
+        except OSError:
+            segment.file.close()
+            files.unlink(path)
+            raise
+        segment.position = SEGMENT_HEADER_BYTES + len(state.data)
+        segment.crc_of_crcs = add_header_crc(0, state.data)
+        return segment
+
+    def reserve(self, end: int) -> None:
+        """
+        Make sure that the disk has blocks for this file up to *end*, so that a later write cannot run out of space.
+
+        Raises `StorageFull`; nothing is changed then.
+        """
+        if end <= self.reserved_end:
+            return
+        assert self.file is not None
+        start = max(self.reserved_end, self.position)
+        ahead = min(max(_RESERVE_LEAST_BYTES, start // 4), _RESERVE_MOST_BYTES)
+        try:
+            # Try to reserve ahead so that this is rare; near the end of the disk take just what is needed.
+            try:
+                self.file.reserve(start, end - start + ahead)
+                self.reserved_end = end + ahead
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self.file.reserve(start, end - start)
+                self.reserved_end = end
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise StorageFull(self.path, None, None) from None
+            raise
+
+    def write(self, batches: Sequence[EncodedBatch], stamps: Sequence[tuple[int, int, int]]) -> None:
+        """
+        Append stamped batches; *stamps* holds (first offset, append time, max time) of each.
+
+        Returns when the kernel has them. Raises `OSError`; the file is then as it was before.
+        """
+        file = self.file
+        assert file is not None
+        assert not self.sealed
+        start = self.position
+        try:
+            if len(batches) == 1:
+                write_fully(file, batches[0].data, start)
+            else:
+                write_buffers_fully(file, [batch.data for batch in batches], start)
+        except OSError:
+            # Half a batch must not stay: what is appended later would lie behind it and be cut at the next recovery.
+            file.truncate(start)
+            self.reserved_end = 0
+            raise
+        self.note_written(batches, stamps)
+
+    def note_written(self, batches: Sequence[EncodedBatch], stamps: Sequence[tuple[int, int, int]]) -> None:
+        """Move on past batches that lie at the end of the file now."""
+        position, max_time_us = self.position, self.max_time_us
+        crc, add = self.crc_of_crcs, self.index.add
+        if not self.batches:
+            self.min_time_us = stamps[0][1]
+        for batch, (first_offset, _, time_us) in zip(batches, stamps, strict=True):
+            data = batch.data
+            add(first_offset, max_time_us, position)
+            crc = add_header_crc(crc, data)
+            position += len(data)
+            max_time_us = time_us
+            self.messages += batch.count
+        self.batches += len(batches)
+        self.crc_of_crcs = crc
+        self.max_time_us = max_time_us
+        self.end_offset = first_offset + batch.offset_span
+        # Last: a reader that sees the new position finds everything else in place.
+        self.position = position
+
+    def note_scanned(self, batch: Batch) -> None:
+        """Move on past a data batch that a scan found at `position`."""
+        header = batch.header
+        if not self.batches:
+            self.min_time_us = header.append_time_us
+        self.index.add(header.first_offset, self.max_time_us, self.position)
+        self.crc_of_crcs = add_header_crc(self.crc_of_crcs, batch.buffer)
+        self.batches += 1
+        self.messages += header.count
+        self.max_time_us = header.max_time_us
+        self.end_offset = header.first_offset + header.offset_span
+        self.position += header.total_bytes
+
+    def footer(self, end_offset: int | None = None) -> Footer:
+        """The footer that fits what is in the file now."""
+        return Footer(
+            segment_uid=self.header.segment_uid,
+            first_offset=self.header.first_offset,
+            end_offset=self.end_offset if end_offset is None else end_offset,
+            data_end=self.position,
+            max_time_us=self.max_time_us,
+            messages=self.messages,
+            batches=self.batches,
+            crc_of_crcs=self.crc_of_crcs,
+            min_time_us=self.min_time_us,
+        )
+
+    def seal(self) -> None:
+        """Write the footer; durable with the next sync. Raises `OSError`; the file is then as it was before."""
+        assert self.file is not None
+        try:
+            write_fully(self.file, self.footer().encode(), self.position)
+            # Frees what was reserved ahead.
+            self.file.truncate(self.position + FOOTER_BYTES)
+        except OSError:
+            self.file.truncate(self.position)
+            raise
+        self.reserved_end = 0
+        self.sealed = True
+
+    def sync(self) -> None:
+        """Make all that was written durable. Raises `OSError`, after which the segment must not be written any more."""
+        position = self.position + (FOOTER_BYTES if self.sealed else 0)
+        assert self.file is not None
+        self.file.sync_data()
+        self.synced_position = position
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all of it is durable."""
+        return self.synced_position >= self.position + (FOOTER_BYTES if self.sealed else 0)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def open_file(self) -> File:
+        """The open file; opened for reading if it is not open yet."""
+        file = self.file
+        if file is None:
+            file = self.file = self._files.open(self.path)
+        return file
+
+    def view(self) -> memoryview | None:
+        """
+        The mapped file, if it may be mapped: sealed and synced.
+
+        An unsynced page that is mapped could not be dropped from the cache by recovery after a failed sync.
+        """
+        if self._view is None and self.sealed and self.is_synced:
+            self._view = self.open_file().map()
+        return self._view
+
+    def find(self, offset: int) -> int:
+        """The position of the batch that holds *offset* (or of the first one behind, where offsets are missing)."""
+        return self._hop(self.index.position_of(offset), lambda hop: hop[2] + hop[1] > offset)
+
+    def find_time(self, time_us: int) -> int:
+        """The position of the first batch whose running max time reaches *time_us*; `position` if there is none."""
+        return self._hop(self.index.position_of_time(time_us), lambda hop: hop[4] >= time_us)
+
+    def _hop(self, start: int | None, found: _Found) -> int:
+        """
+        Go from batch to batch until one is *found*: at most one index interval of them.
+
+        Headers are only looked at here, not checked: whoever reads the batch checks it.
+        """
+        end = self.position
+        if start is None or start >= end:
+            return end
+        view, base = self._window(start, min(end, start + 2 * _WINDOW_BYTES))
+        position = start
+        while position < end:
+            if position + FIXED_BYTES > base + len(view):
+                view, base = self._window(position, min(end, position + _WINDOW_BYTES))
+            at = position - base
+            if view[at : at + 4] != MAGIC:
+                raise DamagedFile(self.path, position, None, "no batch begins here")
+            hop = _HOP.unpack_from(view, at + _HOP_AT)
+            if found(hop):
+                return position
+            if not FIXED_BYTES <= hop[0] <= BATCH_BYTES_MAX:
+                raise DamagedFile(self.path, position, None, f"impossible batch length {hop[0]}")
+            position += hop[0]
+        return end
+
+    def _window(self, start: int, stop: int) -> tuple[memoryview, int]:
+        view = self.view()
+        if view is not None:
+            return view[: self.position], 0
+        data = self.open_file().pread(stop - start, start)
+        if len(data) < min(FIXED_BYTES, stop - start):
+            raise DamagedFile(self.path, start, None, "the file is shorter than it was")
+        return memoryview(data), start
+
+    def read(self, position: int, end_offset: int, bytes_max: int, *, verify: bool) -> list[Batch]:
+        """
+        The batches from *position* on that end at or before *end_offset*, about *bytes_max* bytes but at least one.
+
+        Raises `DamagedFile`: a batch below the committed end is not as it was written.
+        """
+        batches: list[Batch] = []
+        end = self.position
+        view, base = self._chunk(position, min(end, position + max(bytes_max, HEADER_BYTES_MAX)))
+        taken = 0
+        while position < end and (taken < bytes_max or not batches):
+            try:
+                header = self._header_in(view, position - base)
+                if header is None or position - base + header.total_bytes > len(view):
+                    if batches:
+                        break
+                    length = HEADER_BYTES_MAX if header is None else header.total_bytes
+                    view, base = self._chunk(position, min(end, position + length))
+                    header = parse_header(view, 0)
+                    if header.total_bytes > len(view):
+                        view, base = self._chunk(position, min(end, position + header.total_bytes))
+                if header.kind == KIND_DATA and header.first_offset + header.offset_span > end_offset:
+                    break
+                if header.segment_uid != self.header.segment_uid:
+                    raise BadBytes("batch", "belongs to another segment")
+                batch = Batch(view, position - base, header)
+                if verify:
+                    batch.verify()
+            except BadBytes as error:
+                raise DamagedFile(self.path, position, self._offset_near(batches), str(error)) from None
+            if header.kind == KIND_DATA:
+                batches.append(batch)
+                taken += header.total_bytes
+            position += header.total_bytes
+        return batches
+
+    @staticmethod
+    def _offset_near(batches: list[Batch]) -> int | None:
+        return batches[-1].end_offset if batches else None
+
+    @staticmethod
+    def _header_in(view: memoryview, at: int) -> BatchHeader | None:
+        """The header at *at*, or None if the view ends before it does."""
+        if len(view) - at < FIXED_BYTES:
+            return None
+        if len(view) - at < HEADER_BYTES_MAX:
+            (header_bytes,) = _U32.unpack_from(view, at + 8)
+            if FIXED_BYTES <= header_bytes <= HEADER_BYTES_MAX and header_bytes > len(view) - at:
+                return None
+        return parse_header(view, at)
+
+    def _chunk(self, start: int, stop: int) -> tuple[memoryview, int]:
+        view = self.view()
+        if view is not None:
+            return view[: self.position], 0
+        return memoryview(self.open_file().pread(stop - start, start)), start
+
+    # -- index cache ------------------------------------------------------------------------------------------------
+
+    @property
+    def index_path(self) -> str:
+        """Where the index is cached."""
+        return self.path[: -len(LOG_SUFFIX)] + INDEX_SUFFIX
+
+    def index_snapshot(self, state: bytes) -> IndexSnapshot:
+        """The index as it is now, with the log's *state* at `position`."""
+        index = self.index
+        return IndexSnapshot(
+            segment_uid=self.header.segment_uid,
+            valid_position=self.position,
+            end_offset=self.end_offset,
+            max_time_us=self.max_time_us,
+            batches=self.batches,
+            crc_of_crcs=self.crc_of_crcs,
+            offsets=index.offsets[:],
+            times_us=index.times_us[:],
+            positions=index.positions[:],
+            state=state,
+        )
+
+    def close(self) -> None:
+        """Close the file; views of it that are in use stay valid."""
+        file, self.file = self.file, None
+        if file is not None:
+            file.close()
+        self._view = None
+
+    def delete(self) -> None:
+        """Remove the file and its index; durable with the next sync of the folder."""
+        self.close()
+        if self._files.exists(self.index_path):
+            self._files.unlink(self.index_path)
+        self._files.unlink(self.path)
+
+    @property
+    def directory(self) -> str:
+        """The folder that it lies in."""
+        return os.path.dirname(self.path)
+
+
+def is_footer(data: Buffer, at: int) -> bool:
+    """Whether a footer, and no batch, begins at *at*."""
+    return data[at : at + 4] == FOOTER_MAGIC

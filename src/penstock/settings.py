@@ -1,0 +1,115 @@
+"""
+Every setting of the storage core in one table: name, default, unit, smallest and largest value, help.
+
+`docs/reference/settings.md` is checked against this table by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from penstock.errors import BadSetting
+from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    default: Any
+    unit: str
+    least: float | None
+    most: float | None
+    help: str
+
+
+STORE_SETTINGS = (
+    Setting("sync_interval_ms", 50, "ms", 1, 60_000, "how often topics with sync=interval are synced: the most they can lose"),
+    Setting("journal_file_bytes", 64 * MIB, "bytes", 4 * KIB, 1024 * MIB, "size of one preallocated journal file"),
+    Setting("frame_bytes", 4 * MIB, "bytes", 1 * KIB, 64 * MIB, "how much one commit cycle takes at most"),
+    Setting("reference_bytes", 256 * KIB, "bytes", 64, BATCH_BYTES_MAX, "batches from this size on go to the log before the journal"),
+    Setting("checkpoint_bytes", 64 * MIB, "bytes", 1 * KIB, 4096 * MIB, "journal written since the last checkpoint that starts one"),
+    Setting("checkpoint_interval_ms", 5_000, "ms", 10, 3_600_000, "the longest time between a change and the checkpoint that covers it"),
+    Setting("free_bytes_floor", 100 * MIB, "bytes", 0, None, "publishing stops when the file system has less than this free"),
+    Setting("reserve_bytes", 16 * MIB, "bytes", 0, 1024 * MIB, "kept aside on disk, and given up when the disk is full, to finish what was begun"),
+)
+
+TOPIC_SETTINGS = (
+    Setting("sync", "always", "", None, None, "when a publish counts as committed: always, interval or os"),
+    Setting("segment_bytes", 64 * MIB, "bytes", 512, 1024 * MIB, "a segment is sealed when the next batch would make it larger"),
+    Setting("segment_messages", 0, "messages", 0, None, "a segment is sealed at this many messages; 0 = no limit"),
+    Setting("segment_age_ms", 0, "ms", 0, None, "a segment is sealed when its first batch is this old; 0 = no limit"),
+    Setting("index_interval_bytes", 4 * KIB, "bytes", 64, 16 * MIB, "distance between two entries of the sparse index"),
+    Setting("coalesce_below_bytes", 64 * KIB, "bytes", 0, 16 * MIB, "sealing merges batches smaller than this; 0 = never"),
+    Setting("coalesce_to_bytes", 1 * MIB, "bytes", 64, 16 * MIB, "about how large merged batches become"),
+    Setting("max_message_bytes", MESSAGE_BYTES_DEFAULT, "bytes", 1, MESSAGE_BYTES_MAX, "the largest message, with key and headers"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How a store works; not stored with the data, may differ at each opening."""
+
+    sync_interval_ms: int = 50
+    journal_file_bytes: int = 64 * MIB
+    frame_bytes: int = 4 * MIB
+    reference_bytes: int = 256 * KIB
+    checkpoint_bytes: int = 64 * MIB
+    checkpoint_interval_ms: int = 5_000
+    free_bytes_floor: int = 100 * MIB
+    reserve_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        _check(self, STORE_SETTINGS)
+        if self.frame_bytes * 2 > self.journal_file_bytes:
+            raise BadSetting("frame_bytes", self.frame_bytes, "must be at most half of journal_file_bytes")
+        if self.reference_bytes > self.frame_bytes:
+            raise BadSetting("reference_bytes", self.reference_bytes, "must be at most frame_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How a topic's logs are written; fixed when the topic is created and stored in its `topic.json`."""
+
+    sync: SyncMode = SyncMode.ALWAYS
+    segment_bytes: int = 64 * MIB
+    segment_messages: int = 0
+    segment_age_ms: int = 0
+    index_interval_bytes: int = 4 * KIB
+    coalesce_below_bytes: int = 64 * KIB
+    coalesce_to_bytes: int = 1 * MIB
+    max_message_bytes: int = MESSAGE_BYTES_DEFAULT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sync", SyncMode.of(self.sync))
+        _check(self, TOPIC_SETTINGS)
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in `topic.json`."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["sync"] = self.sync.value
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> TopicSettings:
+        """Read back `to_json`; an unknown name is an error, since ignoring it could change what the topic promises."""
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise BadSetting(name, values[name], "this version knows no such topic setting")
+        return replace(cls(), **values)
+
+
+def _check(settings: StoreSettings | TopicSettings, table: tuple[Setting, ...]) -> None:
+    for row in table:
+        value = getattr(settings, row.name)
+        if row.least is None and row.most is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadSetting(row.name, value, "must be a whole number")
+        if row.least is not None and value < row.least:
+            raise BadSetting(row.name, value, f"must be at least {row.least:g}")
+        if row.most is not None and value > row.most:
+            raise BadSetting(row.name, value, f"must be at most {row.most:g}")

@@ -1,0 +1,58 @@
+"""Small nouns and limits that every layer shares. Limits are the same on disk and on the wire; each stands here once."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from penstock.errors import BadName, BadSetting
+
+KIB = 1024
+MIB = 1024 * 1024
+
+MESSAGE_BYTES_DEFAULT = 1 * MIB
+"""The limit of one message (value, key and headers) unless a topic says otherwise."""
+MESSAGE_BYTES_MAX = 64 * MIB
+"""The most that a topic may set as its message limit."""
+KEY_BYTES_MAX = 64 * KIB
+HEADER_NAME_BYTES_MAX = 64 * KIB
+HEADERS_MAX = 1_000
+"""Headers of one message."""
+BATCH_MESSAGES_MAX = 100_000
+BATCH_BYTES_FLOOR = 8 * MIB
+BATCH_OVERHEAD_BYTES = 64 * KIB
+BATCH_BYTES_MAX = MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES
+"""No batch is longer than this, so that no decoder ever believes a larger length."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,195}", re.ASCII)
+
+
+def batch_bytes_limit(message_bytes_max: int) -> int:
+    """The limit of a batch in a topic whose messages may have *message_bytes_max* bytes."""
+    return max(BATCH_BYTES_FLOOR, message_bytes_max + BATCH_OVERHEAD_BYTES)
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return *name* if it may be used in a path, else raise `BadName`."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise BadName(kind, str(name))
+    return name
+
+
+class SyncMode(enum.Enum):
+    """When a publish counts as committed, named by how much is lost when power fails."""
+
+    ALWAYS = "always"
+    """After an fsync covers it: nothing is lost."""
+    INTERVAL = "interval"
+    """When the kernel has it; an fsync follows within the sync interval: at most that interval is lost."""
+    OS = "os"
+    """When the kernel has it: power loss loses what the kernel had not written; the death of the process loses nothing."""
+
+    @classmethod
+    def of(cls, value: SyncMode | str) -> SyncMode:
+        """Turn a setting's text into the mode."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise BadSetting("sync", value, "use always, interval or os") from None

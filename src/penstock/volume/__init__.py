@@ -1,0 +1,1 @@
+"""The whole store on disk: one journal and the logs it feeds."""

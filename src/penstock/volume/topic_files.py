@@ -1,0 +1,103 @@
+"""
+A topic on disk: `topics/NAME/topic.json` and a folder for each partition.
+
+A topic is made under a temporary name and renamed into place when it is whole, so that it exists entirely or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.errors import BadBytes, BadSetting, DamagedFile, UnsupportedFormat
+from penstock.journal.small_file import read_small_file, replace_small_file
+from penstock.settings import TopicSettings
+from penstock.values import check_name
+from penstock.volume.document import decode_document, encode_document
+
+if TYPE_CHECKING:
+    from penstock.files import FileSystem
+
+TOPIC_FILE = "topic.json"
+NEW_PREFIX = ".new-"
+PARTITIONS_MAX = 10_000
+
+
+class TopicRecord(NamedTuple):
+    """What `topic.json` says; partition p has the log id `first_log_id` + p."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    first_log_id: int
+    settings: TopicSettings
+
+
+def create_topic_files(files: FileSystem, directory: str, record: TopicRecord) -> None:
+    """Make a topic's folders and file; durable when it returns. Raises `OSError`; nothing is visible then."""
+    building = os.path.join(directory, NEW_PREFIX + secrets.token_hex(8))
+    files.make_directory(building)
+    for partition in range(record.partitions):
+        files.make_directory(os.path.join(building, str(partition)))
+    values = {
+        "name": record.name,
+        "id": record.topic_id.hex(),
+        "partitions": record.partitions,
+        "first_log_id": record.first_log_id,
+        "settings": record.settings.to_json(),
+        "generation": 1,
+        "required": [],
+    }
+    replace_small_file(files, os.path.join(building, TOPIC_FILE), encode_document(values))
+    files.rename(building, os.path.join(directory, record.name))
+    files.sync_directory(directory)
+
+
+def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
+    """All topics. Folders of topics that were not finished are passed over. Raises `Corrupt`."""
+    records = []
+    for name in files.list_directory(directory):
+        if name.startswith("."):
+            continue
+        records.append(read_topic(files, directory, name))
+    return records
+
+
+def remove_unfinished(files: FileSystem, directory: str) -> None:
+    """Remove what a crash left of topics that were being made."""
+    for name in files.list_directory(directory):
+        if name.startswith(NEW_PREFIX):
+            folder = os.path.join(directory, name)
+            for entry in files.list_directory(folder):
+                path = os.path.join(folder, entry)
+                if entry.isdecimal():
+                    files.remove_directory(path)
+                else:
+                    files.unlink(path)
+            files.remove_directory(folder)
+
+
+def read_topic(files: FileSystem, directory: str, name: str) -> TopicRecord:
+    """One topic. Raises `Corrupt`, `BadName`."""
+    check_name("topic", name)
+    path = os.path.join(directory, name, TOPIC_FILE)
+    try:
+        values = decode_document("topic", read_small_file(files, path))
+        return _record(values, name)
+    except FileNotFoundError:
+        raise DamagedFile(path, 0, None, "the topic's folder has no topic.json") from None
+    except (BadBytes, BadSetting, KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(path, 0, None, f"{type(error).__name__}: {error}") from None
+
+
+def _record(values: dict[str, Any], name: str) -> TopicRecord:
+    if values["required"]:
+        raise UnsupportedFormat(f"topic {name}", f"features {values['required']}")
+    if values["name"] != name:
+        raise BadBytes("topic", f"says that its name is {values['name']!r}")
+    topic_id = bytes.fromhex(values["id"])
+    partitions, first_log_id = int(values["partitions"]), int(values["first_log_id"])
+    if len(topic_id) != 16 or not 1 <= partitions <= PARTITIONS_MAX or first_log_id < 0:
+        raise BadBytes("topic", "has an impossible id or number of partitions")
+    return TopicRecord(name, topic_id, partitions, first_log_id, TopicSettings.from_json(values["settings"]))

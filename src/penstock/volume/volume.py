@@ -1,0 +1,763 @@
+"""
+A volume: the part of a store below topics and groups. One journal, many partition logs, one owner.
+
+Theory of operation
+-------------------
+`append` to a log with ``sync=always`` becomes a ticket of the commit cycle (`journal/committer.py`), for which the volume is
+the participant: `prepare` plans the batches in their logs and builds the frame, `apply` writes them to the segments and moves
+the committed ends. Appends to logs with a weaker mode go to the segment directly.
+
+A batch that is large, or that must be durable in a log with a weaker mode, is written to its log and synced there *before* the
+frame, which then only refers to it. Such batches carry a flag (prewritten), so that recovery cuts them if their frame never came.
+
+A maintenance thread syncs interval logs, takes checkpoints, merges small batches, makes the next journal file, and holds a
+reserve of disk space. With ``background=False`` nothing happens unless it is called: that is how the crash tests drive it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import SystemClock
+from penstock.errors import (
+    BadSetting,
+    BatchTooLarge,
+    Closed,
+    PenstockError,
+    StorageFailed,
+    StorageFull,
+    StoreLocked,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from penstock.files import LockHeld, RealFileSystem
+from penstock.format.checkpoint import Checkpoint
+from penstock.format.frame import Reference, batch_entry, log_start_entry, other_entry, reference_entry
+from penstock.journal.checkpoints import Checkpoints
+from penstock.journal.committer import Committer
+from penstock.journal.journal import Journal
+from penstock.log.coalescing import coalesce, find_segment_to_coalesce
+from penstock.log.partition_log import LogIdentity, PartitionLog
+from penstock.log.positions import Position, PositionsReader, PositionsWriter
+from penstock.settings import StoreSettings, TopicSettings
+from penstock.values import SyncMode, check_name
+from penstock.volume.identity import JOURNAL, TOPICS, create_identity, read_identity
+from penstock.volume.recovery import VolumeRecovery
+from penstock.volume.space import Space
+from penstock.volume.tickets import Append, AppendTicket, Change, ChangesTicket, MoveLogStart, Other
+from penstock.volume.topic_files import PARTITIONS_MAX, TopicRecord, create_topic_files, read_topics, remove_unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.clock import Clock
+    from penstock.files import Buffer, FileSystem, Lock
+    from penstock.format.batch import EncodedBatch
+    from penstock.journal.ticket import Ticket
+    from penstock.log.recovery import TailReport
+
+LOCK_NAME = "LOCK"
+POSITIONS_NAME = "positions"
+_FULL = (28, 122, 27)
+_INDEX_CACHE_EVERY_BYTES = 1024 * 1024
+
+
+class _Prepared:
+    """One cycle's work."""
+
+    __slots__ = ("entries", "log_starts", "logs", "others", "parts", "tickets", "weak")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.parts: list[Buffer] = []
+        self.tickets: list[Any] = []
+        self.logs: dict[PartitionLog, None] = {}
+        self.weak: list[PartitionLog] = []
+        self.log_starts: list[MoveLogStart] = []
+        self.others: list[Other] = []
+
+
+class Volume:
+    """
+    An open store, owned by this process. Safe to use from many threads.
+
+    Open one with `Volume.open`; close it, or use it as a context manager.
+    """
+
+    def __init__(self, path: str, settings: StoreSettings, files: FileSystem, clock: Clock) -> None:
+        self.path = path
+        self.settings = settings
+        self._files = files
+        self._clock = clock
+        self._closed = False
+        self._lock: Lock | None = None
+        self._topics: dict[str, TopicRecord] = {}
+        self._logs: dict[int, PartitionLog] = {}
+        self._topic_lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+        self._interval_dirty: set[PartitionLog] = set()
+        self._coalesced: set[int] = set()
+        self._cached_positions: dict[int, int] = {}
+        self._appliers: dict[int, Callable[[bytes], None]] = {}
+        self._stop = threading.Event()
+        self._maintenance: threading.Thread | None = None
+        self._bytes_at_checkpoint = 0
+        self._changed_since: float | None = None
+        self.reports: dict[int, TailReport] = {}
+        self.recovered_others: list[tuple[int, int, bytes]] = []
+        """(frame number, owner, body) of entries of layers above that recovery found behind the checkpoint."""
+
+    # -- opening and closing ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        settings: StoreSettings | None = None,
+        files: FileSystem | None = None,
+        clock: Clock | None = None,
+        create: bool = True,
+        background: bool = True,
+    ) -> Volume:
+        """
+        Open the store in the folder *path*, and make one there if the folder is empty or missing and *create* is set.
+
+        Returns after recovery: what it serves is durable.
+
+        Raises:
+            StoreLocked: another process owns it.
+            StoreNotFound: there is none, and *create* is not set.
+            Corrupt: stored data is damaged; nothing was changed.
+            OSError: the file system refused something.
+        """
+        volume = cls(os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock())
+        volume._open(create=create, background=background)
+        return volume
+
+    def _open(self, *, create: bool, background: bool) -> None:
+        files, path = self._files, self.path
+        if not files.exists(path):
+            if not create:
+                raise StoreNotFound(path)
+            files.make_directory(path)
+            files.sync_directory(os.path.dirname(path))
+        self._lock = self._take_lock()
+        try:
+            self._recover(create=create)
+        except BaseException:
+            for log in self._logs.values():
+                log.close()
+            self._lock.release()
+            raise
+        if background:
+            self._maintenance = threading.Thread(target=self._maintain, name=f"penstock-maintenance {path}", daemon=True)
+            self._maintenance.start()
+
+    def _take_lock(self) -> Lock:
+        path = os.path.join(self.path, LOCK_NAME)
+        try:
+            return self._files.lock(path)
+        except LockHeld as held:
+            raise StoreLocked(self.path, held.owner.get("pid"), held.owner.get("host")) from None
+
+    def _recover(self, *, create: bool) -> None:
+        files, path, settings = self._files, self.path, self.settings
+        try:
+            store_id = read_identity(files, path)
+        except StoreNotFound:
+            if not create:
+                raise
+            store_id = create_identity(files, path)
+        self.store_id = store_id
+        self._checkpoints = Checkpoints(files, path, store_id)
+        checkpoint = self._checkpoints.load()
+        self._journal = Journal(files, os.path.join(path, JOURNAL), store_id, settings.journal_file_bytes)
+        topics_directory = os.path.join(path, TOPICS)
+        remove_unfinished(files, topics_directory)
+        topics = read_topics(files, topics_directory)
+        known = self._known_positions(store_id)
+        recovered = VolumeRecovery(files, topics_directory, store_id, checkpoint, self._journal, known).run(topics)
+        self._topics = {record.name: record for record in topics}
+        self._logs = recovered.logs
+        self.log_epoch = recovered.log_epoch
+        self.reports = recovered.reports
+        self.recovered_others = recovered.others
+        self.owner_generation = checkpoint.owner_generation + 1
+        self._next_log_id = max([checkpoint.next_log_id, *[record.first_log_id + record.partitions for record in topics]])
+        self._journal.start(recovered.frame_number)
+        # From here on the store is not clean: durably, before the first write.
+        self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
+        self._positions = PositionsWriter(files, os.path.join(path, POSITIONS_NAME), store_id, self.owner_generation)
+        for log in self._logs.values():
+            self._add_slot(log)
+        self._positions.publish(files.boot_id())
+        self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes)
+        self._space.hold_reserve()
+        self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes)
+
+    def _known_positions(self, store_id: bytes) -> dict[tuple[bytes, int], Position] | None:
+        """The committed ends that the last owner left, if it ran in this boot and saw no disk error."""
+        reader = PositionsReader(self._files, os.path.join(self.path, POSITIONS_NAME), store_id)
+        try:
+            if reader.failed:
+                return None
+            return reader.snapshot()
+        except PenstockError:
+            # The owner died while it was moving several ends: some are new and some old, and none is too high.
+            return None
+        finally:
+            reader.close()
+
+    def _add_slot(self, log: PartitionLog) -> None:
+        position = Position(log.committed_end, self.log_epoch, log.log_start)
+        log.slot = self._positions.add(log.identity.topic_id, log.identity.partition, position)
+        log.end_word = self._positions.end_word(log.slot)
+
+    def close(self) -> None:
+        """
+        Commit what waits, take a last checkpoint that marks the store as closed in order, and let go of it.
+
+        Closing twice does nothing. If the disk had failed, nothing is written and the next opening recovers.
+        """
+        if self._closed:
+            return
+        self._stop.set()
+        if self._maintenance is not None:
+            self._maintenance.join()
+        try:
+            self._committer.close()
+            self._closed = True
+            if self._committer.failure is None:
+                self._close_orderly()
+        finally:
+            self._closed = True
+            self._release()
+
+    def _close_orderly(self) -> None:
+        for log in self._logs.values():
+            with log.lock:
+                active = log.active
+                if active is not None and active.file is not None and not active.sealed and active.reserved_end:
+                    # Gives back what was reserved ahead.
+                    active.file.truncate(active.position)
+        try:
+            self._checkpoint(clean=True)
+        except StorageFull:
+            return  # The next opening recovers from the journal.
+
+    def _release(self) -> None:
+        self._journal.close()
+        for log in self._logs.values():
+            log.close()
+        self._positions.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Volume:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> TopicRecord:
+        """
+        Create a topic; durable when it returns. Creating it again with the same settings does nothing.
+
+        Raises:
+            BadName, BadSetting: nothing was changed.
+            TopicExists: it is there with other settings.
+        """
+        check_name("topic", name)
+        settings = settings or TopicSettings()
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
+            raise BadSetting("partitions", partitions, f"must be a whole number from 1 to {PARTITIONS_MAX}")
+        with self._topic_lock:
+            self._check_usable()
+            existing = self._topics.get(name)
+            if existing is not None:
+                if existing.partitions != partitions:
+                    raise TopicExists(name, f"partitions={existing.partitions}")
+                if existing.settings != settings:
+                    raise TopicExists(name, str(existing.settings))
+                return existing
+            record = TopicRecord(name, secrets.token_bytes(16), partitions, self._next_log_id, settings)
+            topics_directory = os.path.join(self.path, TOPICS)
+            try:
+                create_topic_files(self._files, topics_directory, record)
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise StorageFull(topics_directory, None, None) from None
+                raise
+            self._next_log_id += partitions
+            self._add_logs(record)
+            self._topics = {**self._topics, name: record}
+            return record
+
+    def _add_logs(self, record: TopicRecord) -> None:
+        logs = dict(self._logs)
+        for partition in range(record.partitions):
+            identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
+            directory = os.path.join(self.path, TOPICS, record.name, str(partition))
+            log = PartitionLog(self._files, directory, identity, record.settings, self.log_epoch)
+            self._add_slot(log)
+            logs[identity.log_id] = log
+        self._logs = logs
+
+    @property
+    def topics(self) -> list[TopicRecord]:
+        """All topics, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    @property
+    def logs(self) -> list[PartitionLog]:
+        """All logs."""
+        return list(self._logs.values())
+
+    def log(self, topic: str, partition: int = 0) -> PartitionLog:
+        """The log of a partition. Raises `TopicNotFound`."""
+        record = self._topics.get(topic)
+        if record is None:
+            raise TopicNotFound(topic)
+        if not 0 <= partition < record.partitions:
+            raise TopicNotFound(topic, partition)
+        return self._logs[record.first_log_id + partition]
+
+    # -- appending --------------------------------------------------------------------------------------------------
+
+    def append(self, log: PartitionLog, batch: EncodedBatch, *, sync: SyncMode | None = None) -> int:
+        """
+        Append *batch* to *log* and return its first offset, committed as the topic's mode says, or as *sync* where that is stricter.
+
+        Raises:
+            StorageFull, BatchTooLarge: nothing was stored.
+            OutcomeUnknown: the disk failed meanwhile; it may or may not be stored.
+            StorageFailed, Closed: nothing was stored.
+        """
+        if log.always or sync is SyncMode.ALWAYS:
+            ticket = self._ticket(log, batch)
+            self._committer.commit(ticket)
+            assert ticket.first_offset is not None
+            return ticket.first_offset
+        data = batch.data
+        if self._committer.failure is not None or self._closed:
+            self._check_usable()
+        if len(data) > log.batch_bytes_max:
+            raise BatchTooLarge("bytes", len(data), log.batch_bytes_max)
+        space = self._space
+        space.left -= len(data)
+        if space.left < 0:
+            space.ask(len(data))
+        with log.lock:
+            try:
+                first = log.append(batch, self._clock.now_us())
+            except OSError as error:
+                self._fail(error)
+                raise StorageFailed(self.path, str(error)) from None
+            self._positions.words[log.end_word] = log.committed_end
+        if log.settings.sync is SyncMode.INTERVAL:
+            self._interval_dirty.add(log)
+        return first
+
+    def submit(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
+        """
+        Ask for *batch* to be appended, committed by the journal; returns at once with a ticket to wait for.
+
+        Raises what `append` raises when it is refused at once.
+        """
+        ticket = self._ticket(log, batch)
+        self._committer.submit(ticket)
+        return ticket
+
+    def _ticket(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
+        size = len(batch.data)
+        if size > log.batch_bytes_max:
+            raise BatchTooLarge("bytes", size, log.batch_bytes_max)
+        space = self._space
+        space.left -= size
+        if space.left < 0:
+            self._check_usable()
+            space.ask(size)
+        return AppendTicket(self._committer, log, batch)
+
+    def submit_changes(self, changes: Sequence[Change]) -> ChangesTicket:
+        """Ask for several changes to be committed in one frame: all of them or none. Raises like `submit`."""
+        ticket = ChangesTicket(self._committer, changes)
+        for change in changes:
+            if isinstance(change, Append) and len(change.batch.data) > change.log.batch_bytes_max:
+                raise BatchTooLarge("bytes", len(change.batch.data), change.log.batch_bytes_max)
+            if isinstance(change, Other) and len(change.body) > self.settings.frame_bytes:
+                raise BatchTooLarge("bytes", len(change.body), self.settings.frame_bytes)
+        if any(isinstance(change, Append) for change in changes):
+            self._space.left -= ticket.frame_bytes
+            if self._space.left < 0:
+                self._check_usable()
+                self._space.ask(ticket.frame_bytes)
+        self._committer.submit(ticket)
+        return ticket
+
+    def on_other(self, owner: int, applier: Callable[[bytes], None]) -> None:
+        """Call *applier* with the body of each entry of *owner* when it is committed."""
+        self._appliers[owner] = applier
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise Closed(self.path)
+        if self._committer.failure is not None:
+            raise StorageFailed(self.path, self._committer.failure)
+
+    def _fail(self, error: BaseException) -> None:
+        self._committer.poison(str(error))
+        self._positions.set_failed()
+
+    # -- the participant of the commit cycle ------------------------------------------------------------------------
+
+    def prepare(self, tickets: list[Ticket], now_us: int) -> _Prepared:
+        """Plan the tickets' changes in their logs and build the frame. Called by the cycle's leader only."""
+        prepared = _Prepared()
+        if not self._journal_has_room(tickets):
+            return prepared
+        ahead = self._logs_to_write_ahead(tickets)
+        for log in ahead:
+            if not log.always:
+                # Nobody may write directly between planning and applying: the offsets are given out.
+                log.lock.acquire()
+                prepared.weak.append(log)
+        parts, logs = prepared.parts, prepared.logs
+        for ticket in tickets:
+            if type(ticket) is AppendTicket:
+                log, batch = ticket.log, ticket.batch
+                try:
+                    log.make_room(len(batch.data), batch.count, now_us)
+                except StorageFull as error:
+                    ticket.finish(error)
+                    continue
+                in_ahead = log in ahead if ahead else False
+                ticket.first_offset = log.plan(batch, now_us, prewritten=in_ahead)
+                ticket.append_time_us = now_us
+                logs[log] = None
+                if not in_ahead:
+                    parts += batch_entry(log.identity.log_id, batch.data)
+                    prepared.entries += 1
+                prepared.tickets.append(ticket)
+            else:
+                assert isinstance(ticket, ChangesTicket)
+                self._prepare_changes(prepared, ticket, ahead, now_us)
+        for log in ahead:
+            self._write_ahead(prepared, log)
+        return prepared
+
+    def _journal_has_room(self, tickets: list[Ticket]) -> bool:
+        wanted = sum([ticket.frame_bytes for ticket in tickets])
+        if self._journal.has_room(wanted):
+            return True
+        for attempt in (1, 2):
+            try:
+                self._journal.prepare_next()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                if attempt == 1 and self._space.release_reserve():
+                    continue
+                for ticket in tickets:
+                    ticket.finish(StorageFull(self.path, None, None))
+                return False
+            return True
+        raise AssertionError("unreachable")
+
+    def _logs_to_write_ahead(self, tickets: list[Ticket]) -> dict[PartitionLog, None]:
+        """The logs whose batches of this cycle go to the log before the frame, in the order of their ids."""
+        found: dict[PartitionLog, None] = {}
+        least = self.settings.reference_bytes
+        for ticket in tickets:
+            if type(ticket) is AppendTicket:
+                if len(ticket.batch.data) >= least or not ticket.log.always:
+                    found[ticket.log] = None
+            elif isinstance(ticket, ChangesTicket):
+                # A ticket that is too long for a frame travels by reference as a whole.
+                long = ticket.frame_bytes > self.settings.frame_bytes
+                for change in ticket.changes:
+                    if isinstance(change, Append) and (long or len(change.batch.data) >= least or not change.log.always):
+                        found[change.log] = None
+        if len(found) > 1:
+            return dict.fromkeys(sorted(found, key=lambda log: log.identity.log_id))
+        return found
+
+    def _prepare_changes(self, prepared: _Prepared, ticket: ChangesTicket, ahead: dict[PartitionLog, None], now_us: int) -> None:
+        needs: dict[PartitionLog, int] = {}
+        for change in ticket.changes:
+            if isinstance(change, Append):
+                needs[change.log] = needs.get(change.log, 0) + len(change.batch.data)
+        try:
+            # Room for all of them first: after that nothing of the ticket can fail any more.
+            for log, size in needs.items():
+                log.make_room(size, 1, now_us)
+        except StorageFull as error:
+            ticket.finish(error)
+            return
+        for change in ticket.changes:
+            if isinstance(change, Append):
+                log, batch = change
+                ticket.first_offsets.append(log.plan(batch, now_us, prewritten=log in ahead))
+                prepared.logs[log] = None
+                if log not in ahead:
+                    prepared.parts += batch_entry(log.identity.log_id, batch.data)
+                    prepared.entries += 1
+            elif isinstance(change, MoveLogStart):
+                prepared.log_starts.append(change)
+                prepared.parts.append(log_start_entry(change.log.identity.log_id, change.offset))
+                prepared.entries += 1
+            else:
+                prepared.others.append(change)
+                prepared.parts.append(other_entry(change.owner, change.body))
+                prepared.entries += 1
+        ticket.append_time_us = now_us
+        prepared.tickets.append(ticket)
+
+    def _write_ahead(self, prepared: _Prepared, log: PartitionLog) -> None:
+        references: list[Reference] = []
+        for group in log.planned_groups:
+            segment = group.segment
+            position = segment.position
+            for batch, stamp in zip(group.batches, group.stamps, strict=True):
+                data = batch.data
+                references.append(
+                    Reference(
+                        log.identity.log_id, batch.count, stamp[0], batch.offset_span, segment.header.segment_uid, position,
+                        len(data), int.from_bytes(data[4:8], "little"),
+                    )
+                )  # fmt: skip
+                position += len(data)
+        if not references:
+            return
+        self._apply_log(log)
+        for segment in log.sync_work().segments:
+            segment.sync()
+        log.sync_names()
+        prepared.parts += [reference_entry(reference) for reference in references]
+        prepared.entries += len(references)
+
+    def _apply_log(self, log: PartitionLog) -> None:
+        try:
+            log.apply_planned()
+        except OSError as error:
+            # The frame is durable, so this must be finished: that is what the reserve is for.
+            if error.errno not in _FULL or not self._space.release_reserve():
+                raise
+            log.apply_planned()
+
+    def apply(self, prepared: _Prepared) -> None:
+        """Write what is committed to the logs and show it. Called by the cycle's leader only."""
+        logs = prepared.logs
+        for log in logs:
+            self._apply_log(log)
+        self._announce(logs)
+        for change in prepared.log_starts:
+            change.log.log_start = max(change.log.log_start, change.offset)
+            self._positions.set_log_start(change.log.slot, change.log.log_start)
+        for other in prepared.others:
+            applier = self._appliers.get(other.owner)
+            if applier is not None:
+                applier(other.body)
+        for log in prepared.weak:
+            log.lock.release()
+        prepared.weak = []
+        if self._changed_since is None:
+            self._changed_since = self._clock.monotonic()
+
+    def _announce(self, logs: Iterable[PartitionLog]) -> None:
+        """Move the committed ends: in the shared file as one step, then for the threads of this process."""
+        ends = [(log.slot, log.planned_end) for log in logs]
+        if ends:
+            self._positions.set_ends(ends)
+        for log in logs:
+            log.commit_planned()
+
+    def abandon(self, prepared: _Prepared) -> None:
+        """The disk failed: mark the positions as not to be trusted, and let go of what is held."""
+        with contextlib.suppress(ValueError):
+            self._positions.set_failed()
+        for log in prepared.weak:
+            log.lock.release()
+        prepared.weak = []
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def ends(self, logs: Sequence[PartitionLog]) -> list[int]:
+        """The committed ends of *logs* at one moment: of a change to several logs either all or none is seen."""
+        with self._committer.quiesce():
+            return [log.committed_end for log in logs]
+
+    # -- checkpoints and maintenance --------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """
+        Sync the logs' own files and record that, so that the journal before it can be freed.
+
+        Raises:
+            StorageFull: there is no room for the record; the journal is kept.
+            StorageFailed: a sync failed; the store takes no more writes.
+        """
+        self._check_usable()
+        self._checkpoint(clean=False)
+
+    def _checkpoint(self, *, clean: bool) -> None:
+        with self._checkpoint_lock:
+            with self._committer.quiesce():
+                number, sequence = self._journal.number, self._journal.sequence
+                self._changed_since = None
+                self._bytes_at_checkpoint = self._journal.bytes_written
+                works = []
+                for log in self._logs.values():
+                    with log.lock:
+                        works.append((log, log.sync_work()))
+            try:
+                for log, work in works:
+                    for segment in work.segments:
+                        segment.sync()
+                    log.sync_names()
+                    log.note_durable(work)
+                    if clean or self._index_is_old(log):
+                        with log.lock if not log.always else self._committer.quiesce():
+                            log.cache_index()
+                self._store_checkpoint(number, sequence, clean=clean, rows=[work.row for _, work in works])
+                previous = self._checkpoints.previous
+                assert previous is not None
+                self._journal.free(previous.journal_sequence)
+            except OSError as error:
+                if error.errno in _FULL:
+                    # Nothing is lost: the journal still has what the checkpoint would have covered.
+                    self._space.release_reserve()
+                    self._changed_since = self._clock.monotonic()
+                    raise StorageFull(self.path, None, None) from None
+                self._fail(error)
+                raise StorageFailed(self.path, str(error)) from None
+
+    def _index_is_old(self, log: PartitionLog) -> bool:
+        active = log.active
+        if active is None:
+            return False
+        cached = self._cached_positions.get(active.header.segment_uid, 0)
+        if active.position - cached < _INDEX_CACHE_EVERY_BYTES:
+            return False
+        self._cached_positions[active.header.segment_uid] = active.position
+        return True
+
+    def _store_checkpoint(self, number: int, sequence: int, *, clean: bool, rows: Iterable[Any] | None = None) -> None:
+        latest = self._checkpoints.latest
+        assert latest is not None
+        if rows is None:
+            rows = [log.row() for log in self._logs.values()]
+        checkpoint = Checkpoint(
+            store_id=self.store_id,
+            generation=latest.generation + 1,
+            owner_generation=self.owner_generation,
+            frame_number=number,
+            journal_sequence=sequence,
+            log_epoch=self.log_epoch,
+            clean=clean,
+            next_log_id=self._next_log_id,
+            rows=tuple(rows),
+        )
+        self._checkpoints.store(checkpoint)
+
+    def sync_interval_logs(self) -> None:
+        """Sync the logs with ``sync=interval`` that were written. Raises `StorageFailed`."""
+        while self._interval_dirty:
+            log = self._interval_dirty.pop()
+            with log.lock:
+                work = log.sync_work()
+            try:
+                for segment in work.segments:
+                    segment.sync()
+                log.sync_names()
+            except OSError as error:
+                self._fail(error)
+                raise StorageFailed(self.path, str(error)) from None
+            log.note_durable(work)
+
+    def keep_from(self, log: PartitionLog) -> int:
+        """The offset from which on the files of *log* must stay as they are: both checkpoints point into them."""
+        keep = log.durable_end
+        for checkpoint in (self._checkpoints.previous, self._checkpoints.latest):
+            if checkpoint is None:
+                return 0
+            for row in checkpoint.rows:
+                if row.log_id == log.identity.log_id:
+                    keep = min(keep, row.segment_first if row.position else 0)
+                    break
+            else:
+                return 0
+        return keep
+
+    def retain(
+        self, log: PartitionLog, *, before_time_us: int | None = None, bytes_max: int | None = None, messages_max: int | None = None
+    ) -> tuple[int, int]:  # fmt: skip
+        """
+        Remove whole sealed segments from the front of *log*: those older than a time, or over a limit of bytes or messages.
+
+        Returns (segments, bytes) removed. The new start of the log is durable before the first file goes.
+        """
+        self._check_usable()
+        start = log.retention_start(
+            before_time_us=before_time_us, bytes_max=bytes_max, messages_max=messages_max, keep_from=self.keep_from(log)
+        )
+        if start <= log.log_start:
+            return 0, 0
+        ticket = ChangesTicket(self._committer, [MoveLogStart(log, start)])
+        self._committer.commit(ticket)
+        return log.drop_before(start)
+
+    def coalesce(self, pause: Callable[[], None] = lambda: None) -> int:
+        """Rewrite sealed segments that are full of small batches; returns how many."""
+        count = 0
+        for log in list(self._logs.values()):
+            while not self._closed:
+                segment = find_segment_to_coalesce(log, self.keep_from(log), self._coalesced)
+                if segment is None:
+                    break
+                rewritten = coalesce(self._files, log, segment, pause)
+                self._coalesced.add(rewritten.header.segment_uid)
+                count += 1
+        return count
+
+    def _maintain(self) -> None:
+        interval = self.settings.sync_interval_ms / 1000
+        while not self._stop.wait(interval if self._interval_dirty else min(0.2, self.settings.checkpoint_interval_ms / 1000)):
+            if self._committer.failure is not None:
+                return
+            # Errors are kept by the volume (failure) or come again at the next turn; the thread goes on.
+            with contextlib.suppress(PenstockError, OSError):
+                self.maintain_once()
+
+    def maintain_once(self) -> None:
+        """One turn of the maintenance thread."""
+        self.sync_interval_logs()
+        if self._journal.wants_next:
+            self._journal.prepare_next()
+        if self._is_checkpoint_due():
+            self.checkpoint()
+            self.coalesce(self._breathe)
+        self._space.hold_reserve()
+
+    def _breathe(self) -> None:
+        if self._stop.wait(0.0005):
+            raise Closed(self.path)
+
+    def _is_checkpoint_due(self) -> bool:
+        if self._journal.bytes_written - self._bytes_at_checkpoint >= self.settings.checkpoint_bytes:
+            return True
+        changed = self._changed_since
+        if changed is None:
+            if any(log.is_dirty for log in self._logs.values()):
+                self._changed_since = self._clock.monotonic()
+            return False
+        return (self._clock.monotonic() - changed) * 1000 >= self.settings.checkpoint_interval_ms
+

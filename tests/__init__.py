@@ -1,0 +1,1 @@
+"""The tests; the folders mirror those of src/penstock."""

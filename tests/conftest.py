@@ -1,0 +1,63 @@
+"""
+What every test can use: one seed for the whole run, random numbers made from it, and the settings of hypothesis.
+
+The seed is chosen once, by the process that was started, and handed to the test processes of xdist through the environment.
+It is printed at the top of the run and again below failures; `PENSTOCK_TEST_SEED=... pytest ...` repeats the run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+SEED_VARIABLE = "PENSTOCK_TEST_SEED"
+
+# No deadlines and no check for slow data: time on a shared machine says nothing about the code.
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", parent=settings.get_profile("ci"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
+
+
+# First, so that hypothesis' own hook sees the seed.
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed of the run, unless it is given, and use it for hypothesis too."""
+    if not os.environ.get(SEED_VARIABLE):
+        os.environ[SEED_VARIABLE] = str(secrets.randbits(32))
+    if config.getoption("hypothesis_seed", default=None) is None:
+        config.option.hypothesis_seed = str(_seed())
+
+
+def pytest_report_header() -> str:
+    """Print the seed at the top of the run."""
+    return f"seed: {SEED_VARIABLE}={_seed()}"
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Print the seed again where the eye is after a failure."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"Repeat with {SEED_VARIABLE}={_seed()}")
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """The seed of this run, the same in every test process."""
+    return _seed()
+
+
+@pytest.fixture
+def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that depend on the seed and the test only, not on the tests that ran before it."""
+    return random.Random(f"{seed} {request.node.nodeid}")
+
+
+def _seed() -> int:
+    return int(os.environ[SEED_VARIABLE], 0)

@@ -581,10 +581,12 @@ def write_cache(files: FileSystem, path: str, data: bytes) -> None:
 
 
 def load_sealed(
-    files: FileSystem, directory: str, first_offset: int, identity: LogIdentity, settings: TopicSettings
+    files: FileSystem, directory: str, first_offset: int, identity: LogIdentity, settings: TopicSettings, *, cache: bool = True
 ) -> Segment:
     """
     Look at a sealed segment: header, footer, and its index from the cache or by hopping over its batches.
+
+    With *cache* an index that had to be rebuilt is stored; a reader that does not own the store leaves no files.
 
     Raises:
         DamagedFile, UnsupportedFormat: header or footer are wrong.
@@ -615,7 +617,8 @@ def load_sealed(
         segment.index.restore(snapshot.offsets, snapshot.times_us, snapshot.positions)
     else:
         rebuild_index(segment)
-        write_cache(files, segment.index_path, segment.index_snapshot(b"").encode())
+        if cache:
+            write_cache(files, segment.index_path, segment.index_snapshot(b"").encode())
     return segment
 
 

@@ -185,11 +185,14 @@ class Segment:
 
     def note_scanned(self, batch: Batch) -> None:
         """Move on past a data batch that a scan found at `position`."""
-        header = batch.header
+        self.crc_of_crcs = add_header_crc(self.crc_of_crcs, batch.buffer)
+        self.note_header(batch.header)
+
+    def note_header(self, header: BatchHeader) -> None:
+        """Move on past the data batch at `position` that has this header."""
         if not self.batches:
             self.min_time_us = header.append_time_us
         self.index.add(header.first_offset, self.max_time_us, self.position)
-        self.crc_of_crcs = add_header_crc(self.crc_of_crcs, batch.buffer)
         self.batches += 1
         self.messages += header.count
         self.max_time_us = header.max_time_us

@@ -1,0 +1,161 @@
+"""
+Reading one log beside its owner, from another process or another host's job on the same machine.
+
+The reader is given a committed end by whoever knows it (the positions file, or the last checkpoint) and serves nothing at or
+behind it. Everything below is complete in the file, because the owner moves the end after it wrote. So the reader judges no
+tails: a bad batch below the end is damage, and what lies behind the end is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange
+from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_STATE, parse_header
+from penstock.format.segment import FOOTER_BYTES, FOOTER_MAGIC, SEGMENT_HEADER_BYTES
+from penstock.log.offset_index import OffsetIndex
+from penstock.log.partition_log import READ_BYTES_DEFAULT, LogIdentity, check_header, load_sealed, read_index_cache
+from penstock.log.segment import Segment, parse_segment_name, segment_name
+
+if TYPE_CHECKING:
+    from penstock.files import FileSystem
+    from penstock.format.batch import Batch
+    from penstock.log.positions import Position
+    from penstock.settings import TopicSettings
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+class LogReader:
+    """One log, read-only. One thread at a time."""
+
+    def __init__(self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings) -> None:
+        self._files = files
+        self._directory = directory
+        self.identity = identity
+        self._settings = settings
+        self._firsts: list[int] = []
+        self._segments: dict[int, Segment] = {}
+        self.committed_end = 0
+        self.log_start = 0
+        self.log_epoch = 0
+
+    def move(self, position: Position) -> None:
+        """Take note of how far the log is committed now. It never goes back."""
+        self.log_epoch = max(self.log_epoch, position.log_epoch)
+        self.log_start = max(self.log_start, position.log_start)
+        self.committed_end = max(self.committed_end, position.end)
+
+    def read(self, offset: int, bytes_max: int = READ_BYTES_DEFAULT, *, verify: bool = True) -> list[Batch]:
+        """
+        The committed batches from the one that holds *offset* on; empty at the committed end.
+
+        Raises:
+            OffsetOutOfRange: removed by retention, or not committed yet.
+            Corrupt: stored bytes are wrong, or a segment is missing.
+        """
+        if not self.log_start <= offset <= self.committed_end:
+            raise OffsetOutOfRange(offset, self.log_start, self.committed_end)
+        if offset == self.committed_end:
+            return []
+        for _ in range(3):
+            try:
+                segment = self._segment_of(offset)
+                batches = segment.read(segment.find(offset), self.committed_end, bytes_max, verify=verify)
+            except FileNotFoundError:
+                # Retention or a rewriting took the file away: look again.
+                self._firsts = []
+                self._segments.clear()
+                continue
+            if batches:
+                return batches
+            if segment.end_offset >= self.committed_end:
+                return []
+            offset = max(offset + 1, segment.end_offset)
+        path = os.path.join(self._directory, segment_name(offset))
+        raise MissingData(path, f"no segment holds offset {offset}; if retention removed it, ask for the ends again")
+
+    def _segment_of(self, offset: int) -> Segment:
+        segment = self._known_segment(offset)
+        if segment is None or offset >= segment.end_offset:
+            self._list()
+            segment = self._known_segment(offset)
+        if segment is None:
+            raise FileNotFoundError(self._directory)
+        if offset >= segment.end_offset:
+            raise MissingData(
+                os.path.join(self._directory, segment_name(segment.end_offset)), f"the segment with offset {offset} is gone"
+            )
+        return segment
+
+    def _list(self) -> None:
+        names = self._files.list_directory(self._directory)
+        self._firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
+
+    def _known_segment(self, offset: int) -> Segment | None:
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0:
+            return None
+        first = self._firsts[at]
+        segment = self._segments.get(first)
+        if segment is None:
+            segment = self._segments[first] = self._load(first)
+        if not segment.sealed and segment.end_offset < self.committed_end:
+            self._advance(segment)
+        return segment
+
+    def _load(self, first: int) -> Segment:
+        """A segment that is sealed within the committed range is mapped; any other is read as far as it is committed."""
+        path = os.path.join(self._directory, segment_name(first))
+        file = self._files.open(path)
+        try:
+            size = file.size()
+            tail = file.pread(FOOTER_BYTES, max(size - FOOTER_BYTES, 0))
+            header = check_header(path, file.pread(SEGMENT_HEADER_BYTES, 0), first, self.identity)
+        except BaseException:
+            file.close()
+            raise
+        at = self._firsts.index(first)
+        if tail[:4] == FOOTER_MAGIC and at + 1 < len(self._firsts) and self._firsts[at + 1] <= self.committed_end:
+            file.close()
+            return load_sealed(self._files, self._directory, first, self.identity, self._settings, cache=False)
+        segment = Segment(self._files, path, header, OffsetIndex(self._settings.index_interval_bytes))
+        segment.file = file
+        snapshot = read_index_cache(self._files, segment)
+        if snapshot is not None and SEGMENT_HEADER_BYTES < snapshot.valid_position and snapshot.end_offset <= self.committed_end:
+            segment.index.restore(snapshot.offsets, snapshot.times_us, snapshot.positions)
+            segment.position = snapshot.valid_position
+            segment.end_offset = snapshot.end_offset
+            segment.max_time_us = snapshot.max_time_us
+            segment.batches = snapshot.batches
+        return segment
+
+    def _advance(self, segment: Segment) -> None:
+        """Hop over the batches that were committed since the last look."""
+        file = segment.open_file()
+        view, base = memoryview(b""), segment.position
+        while segment.end_offset < self.committed_end:
+            at = segment.position - base
+            if len(view) - at < HEADER_BYTES_MAX:
+                view, base, at = memoryview(file.pread(_CHUNK_BYTES, segment.position)), segment.position, 0
+            if not view or view[:4] == FOOTER_MAGIC or view[at : at + 4] == FOOTER_MAGIC:
+                # The owner sealed it: what is committed goes on in the next one.
+                return
+            try:
+                header = parse_header(view, at)
+                if header.segment_uid != segment.header.segment_uid:
+                    raise BadBytes("batch", "belongs to another segment")
+            except BadBytes as error:
+                raise DamagedFile(segment.path, segment.position, segment.end_offset, str(error)) from None
+            if header.kind == KIND_STATE:
+                segment.position += header.total_bytes
+            else:
+                segment.note_header(header)
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in self._segments.values():
+            segment.close()
+        self._segments.clear()

@@ -53,20 +53,23 @@ class Participant(Protocol):
         """Carry out what is committed now. Raises `OSError`: recovery has to finish it."""
         ...
 
-    def abandon(self, prepared: Any) -> None:
-        """The frame failed: nothing of it may be shown."""
+    def abandon(self) -> None:
+        """The cycle that was being prepared or applied failed: nothing of it may be shown."""
         ...
 
 
 class Committer:
     """Runs the commit cycles of one store. Safe to call from any thread."""
 
-    def __init__(self, journal: Journal, participant: Participant, clock: Clock, name: str, frame_bytes: int) -> None:
+    def __init__(
+        self, journal: Journal, participant: Participant, clock: Clock, name: str, frame_bytes: int, *, background: bool = True
+    ) -> None:
         self._journal = journal
         self._participant = participant
         self._clock = clock
         self._name = name
         self._frame_bytes = frame_bytes
+        self._background = background
         self._pending: list[Ticket] = []
         self._cycle_lock = threading.Lock()
         self._wake = threading.Semaphore(0)
@@ -82,7 +85,11 @@ class Committer:
     # -- asking for a commit ----------------------------------------------------------------------------------------
 
     def submit(self, ticket: Ticket) -> None:
-        """Queue *ticket*; a background thread commits it even if nobody waits. Raises `StorageFailed` or `Closed`."""
+        """
+        Queue *ticket*; a background thread commits it even if nobody waits (unless the committer has none).
+
+        Raises `StorageFailed` or `Closed`.
+        """
         self._check()
         self._pending.append(ticket)
         if self._sleeping:
@@ -139,7 +146,6 @@ class Committer:
         if self.failure is not None:
             self._refuse(tickets)
             return
-        prepared: Prepared | None = None
         try:
             prepared = self._participant.prepare(tickets, self._clock.now_us())
             if prepared.entries:
@@ -148,8 +154,7 @@ class Committer:
             self._participant.apply(prepared)
         except OSError as error:
             self.poison(f"{error.strerror or error} ({error.filename or 'journal'})")
-            if prepared is not None:
-                self._participant.abandon(prepared)
+            self._participant.abandon()
             for ticket in tickets:
                 if not ticket.done:
                     ticket.finish(OutcomeUnknown("the change", str(error)))
@@ -158,6 +163,7 @@ class Committer:
         except BaseException as error:
             # A bug, or a signal in the middle of a commit: what the logs hold is not known any more, so stop.
             self.poison(f"{type(error).__name__}: {error}")
+            self._participant.abandon()
             for ticket in tickets:
                 if not ticket.done:
                     ticket.finish(OutcomeUnknown("the change", repr(error)))
@@ -199,7 +205,7 @@ class Committer:
 
     def _start_thread(self) -> None:
         with self._start_lock:
-            if self._thread is None and not self._closing:
+            if self._thread is None and not self._closing and self._background:
                 self._thread = threading.Thread(target=self._run, name=f"penstock-commit {self._name}", daemon=True)
                 self._thread.start()
 

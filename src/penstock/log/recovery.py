@@ -86,7 +86,7 @@ class LogRecovery:
         """Bring *log* to what its files hold. Raises `Corrupt`; nothing that was durable is changed then."""
         log.log_start = log_start
         firsts = self._list_segments(log_start)
-        start = self._start_segment(firsts)
+        start = self._start_segment(firsts, log_start)
         if start is None:
             self.report.end = self.report.plain_end = self._row_end
             if self._floor > self._row_end:
@@ -141,19 +141,34 @@ class LogRecovery:
             self._files.sync_directory(self._directory)
         return firsts
 
-    def _start_segment(self, firsts: list[int]) -> int | None:
+    def _start_segment(self, firsts: list[int], log_start: int) -> int | None:
         """The segment that was active at the checkpoint: scanning begins there."""
         if self._row is None or not self._row.position:
+            if firsts and firsts[0] > self._row_end:
+                # The checkpoint knows no segment, and the first one that was made since did not survive.
+                for first in firsts:
+                    self._floor = max(self._floor, self._claim_of(first))
+                if self._floor > self._row_end:
+                    path = os.path.join(self._directory, segment_name(self._row_end))
+                    raise MissingData(path, f"offsets up to {self._floor} were durable, and this segment is gone")
+                self._remove_all(firsts)
             if self._row_end and not firsts:
                 raise MissingData(self._directory, f"the log had offsets up to {self._row_end}, and no segment is there")
             return firsts[0] if firsts else None
         first = self._row.segment_first
         if first not in firsts:
             raise MissingData(os.path.join(self._directory, segment_name(first)), "the last checkpoint names this segment")
-        if firsts[0] > self._row.log_start:
-            path = os.path.join(self._directory, segment_name(self._row.log_start))
-            raise MissingData(path, f"the log begins at {self._row.log_start}, and its first segment at {firsts[0]}")
+        if firsts[0] > log_start:
+            path = os.path.join(self._directory, segment_name(log_start))
+            raise MissingData(path, f"the log begins at {log_start}, and its first segment at {firsts[0]}")
         return first
+
+    def _remove_all(self, firsts: list[int]) -> None:
+        """Remove segments that hold nothing durable, the youngest first."""
+        while firsts:
+            self._remove(firsts.pop())
+            self.report.removed_segments += 1
+        self._files.sync_directory(self._directory)
 
     def _remove(self, first: int) -> None:
         path = os.path.join(self._directory, segment_name(first))

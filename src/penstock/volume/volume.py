@@ -27,6 +27,7 @@ from penstock.errors import (
     BadSetting,
     BatchTooLarge,
     Closed,
+    OutcomeUnknown,
     PenstockError,
     StorageFailed,
     StorageFull,
@@ -108,6 +109,7 @@ class Volume:
         self._maintenance: threading.Thread | None = None
         self._bytes_at_checkpoint = 0
         self._changed_since: float | None = None
+        self._cycle_work = _Prepared()
         self.reports: dict[int, TailReport] = {}
         self.recovered_others: list[tuple[int, int, bytes]] = []
         """(frame number, owner, body) of entries of layers above that recovery found behind the checkpoint."""
@@ -149,7 +151,7 @@ class Volume:
             files.sync_directory(os.path.dirname(path))
         self._lock = self._take_lock()
         try:
-            self._recover(create=create)
+            self._recover(create=create, background=background)
         except BaseException:
             for log in self._logs.values():
                 log.close()
@@ -166,7 +168,7 @@ class Volume:
         except LockHeld as held:
             raise StoreLocked(self.path, held.owner.get("pid"), held.owner.get("host")) from None
 
-    def _recover(self, *, create: bool) -> None:
+    def _recover(self, *, create: bool, background: bool) -> None:
         files, path, settings = self._files, self.path, self.settings
         try:
             store_id = read_identity(files, path)
@@ -199,7 +201,7 @@ class Volume:
         self._positions.publish(files.boot_id())
         self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes)
         self._space.hold_reserve()
-        self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes)
+        self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
 
     def _known_positions(self, store_id: bytes) -> dict[tuple[bytes, int], Position] | None:
         """The committed ends that the last owner left, if it ran in this boot and saw no disk error."""
@@ -360,7 +362,7 @@ class Volume:
                 first = log.append(batch, self._clock.now_us())
             except OSError as error:
                 self._fail(error)
-                raise StorageFailed(self.path, str(error)) from None
+                raise OutcomeUnknown("the batch", str(error)) from None
             self._positions.words[log.end_word] = log.committed_end
         if log.settings.sync is SyncMode.INTERVAL:
             self._interval_dirty.add(log)
@@ -421,7 +423,7 @@ class Volume:
 
     def prepare(self, tickets: list[Ticket], now_us: int) -> _Prepared:
         """Plan the tickets' changes in their logs and build the frame. Called by the cycle's leader only."""
-        prepared = _Prepared()
+        prepared = self._cycle_work = _Prepared()
         if not self._journal_has_room(tickets):
             return prepared
         ahead = self._logs_to_write_ahead(tickets)
@@ -580,13 +582,12 @@ class Volume:
         for log in logs:
             log.commit_planned()
 
-    def abandon(self, prepared: _Prepared) -> None:
+    def abandon(self) -> None:
         """The disk failed: mark the positions as not to be trusted, and let go of what is held."""
-        with contextlib.suppress(ValueError):
-            self._positions.set_failed()
-        for log in prepared.weak:
+        self._positions.set_failed()
+        for log in self._cycle_work.weak:
             log.lock.release()
-        prepared.weak = []
+        self._cycle_work.weak = []
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""Measurements against what the machine can do at best: `python -m benchmarks.run`."""

@@ -1,0 +1,122 @@
+"""
+Measure the storage core against what this machine can do at best, in one run: `python -m benchmarks.run`.
+
+Each row gives what ours did, what the raw limit did in turns with it, the median of their ratios (or a time), how far the
+repeats lie apart, the target and whether it is met. Rows about durability are refused on a file system in memory. The result
+does not change the exit code, unless --strict is given; a row that breaks does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+
+from benchmarks import append, arrow, coalesce, commit, read, reopen
+from benchmarks.measure import (
+    FULL,
+    HEADINGS,
+    QUICK,
+    TINY,
+    Bench,
+    Group,
+    Row,
+    file_system_of,
+    is_in_memory,
+    line_of,
+    machine_facts,
+)
+
+GROUPS: tuple[Group, ...] = (
+    *append.GROUPS,
+    *commit.GROUPS,
+    *read.GROUPS,
+    *arrow.GROUPS,
+    *reopen.GROUPS,
+    *coalesce.GROUPS,
+)
+DIRECTORY = "/var/tmp"
+
+
+def _chosen(names: list[str] | None) -> list[Group]:
+    if not names:
+        return list(GROUPS)
+    known = {group.name for group in GROUPS}
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"no group is named {name!r}; there are: {', '.join(group.name for group in GROUPS)}")
+    return [group for group in GROUPS if group.name in names]
+
+
+def _measure(group: Group, bench: Bench) -> list[Row]:
+    if group.is_durable and is_in_memory(bench.directory):
+        reason = f"refused: {file_system_of(bench.directory)} makes nothing durable, use --directory"
+        return [Row(name, [], "", refused=reason) for name in group.rows]
+    rows: list[Row] = []
+    try:
+        for row in group.run(bench):
+            rows.append(row)
+            print(line_of(row.cells()), flush=True)
+    except Exception as error:  # noqa: BLE001 - the other rows are still worth having
+        traceback.print_exc()
+        done = {row.name for row in rows}
+        reason = f"error: {type(error).__name__}: {error}"
+        return [*rows, *[Row(name, [], "", refused=reason) for name in group.rows if name not in done]]
+    assert tuple(row.name for row in rows) == group.rows
+    return rows
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run", description="Measure the storage core against raw limits."
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="less of everything: about a minute")
+    size.add_argument("--tiny", action="store_true", help="hardly anything, to see that it runs; the figures mean nothing")
+    parser.add_argument("--directory", default=DIRECTORY, help=f"where to write, on the disk to measure (default {DIRECTORY})")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        help=f"one group, may be repeated: {', '.join(group.name for group in GROUPS)}",
+    )
+    parser.add_argument("--json", metavar="FILE", help="also store facts, rows and every repeat")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for; returns the exit code."""
+    options = _parse(arguments)
+    groups = _chosen(options.only)
+    # So that files are removed when it is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bench = Bench(os.path.abspath(options.directory), TINY if options.tiny else QUICK if options.quick else FULL)
+    facts = machine_facts(bench.directory)
+    print("\n".join(f"{name}: {fact}" for name, fact in facts.items()), end="\n\n")
+    print(line_of(HEADINGS))
+    rows: list[Row] = []
+    started = time.monotonic()
+    for group in groups:
+        measured = _measure(group, bench)
+        for row in measured:
+            if row.refused:
+                print(line_of(row.cells()), flush=True)
+        rows += measured
+    verdicts = [row.verdict for row in rows]
+    met, missed, refused, broken = (verdicts.count(verdict) for verdict in ("pass", "miss", "refused", "error"))
+    print(f"\n{met} targets met, {missed} missed", end="")
+    print(f", {refused} rows refused" if refused else "", f", {broken} rows broken" if broken else "", sep="", end="")
+    print(f" ({time.monotonic() - started:.0f} s)")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"facts": facts, "rows": [row.to_json() for row in rows]}, file, indent=1)
+    return 1 if broken or (options.strict and missed) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

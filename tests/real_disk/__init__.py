@@ -1,0 +1,1 @@
+"""Crashes on real file systems: what a simulated disk cannot prove."""

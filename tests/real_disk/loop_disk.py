@@ -1,0 +1,196 @@
+"""
+Disks of our own: file system images in loop devices, and power that can be cut.
+
+`LoopDisk.cut_power` shuts the mounted file system down with FS_IOC_SHUTDOWN and without flushing its log: all that was not synced
+is gone, un-synced renames and removals are undone, and everything later fails with EIO until it is mounted again. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import struct
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+FS_IOC_SHUTDOWN = 0x8004587D
+_NO_LOG_FLUSH = 2
+_MEMORY_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}
+_TOOLS = ("mount", "umount", "losetup", "mkfs.ext4", "e2fsck", "mkfs.xfs", "strace")
+
+# A loop device keeps what was written to it, so flushes of the device change nothing here but the time.
+KINDS: dict[str, tuple[list[str], str, int]] = {
+    "ext4": (["mkfs.ext4", "-q", "-F", "-m", "0"], "loop,barrier=0", 64),
+    "ext4-nojournal": (["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal"], "loop,barrier=0", 64),
+    "xfs": (["mkfs.xfs", "-q", "-f"], "loop", 300),
+}
+"""Kind of file system -> (how to make it, mount options, megabytes of an image)."""
+
+
+class MemoryFileSystem(RuntimeError):
+    """The folder lies in memory: a crash test there proves nothing."""
+
+
+def missing_for_crash_tests() -> str | None:
+    """What this machine lacks for the tests of this folder, None if it has everything."""
+    if os.geteuid() != 0:
+        return "needs root, to mount file systems in loop devices"
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [tool for tool in _TOOLS if shutil.which(tool, path=path) is None]
+    if missing:
+        return f"needs {', '.join(missing)}: run scripts/install-crash-tools"
+    if not os.path.exists("/dev/loop-control"):
+        return "needs loop devices, and this machine has no /dev/loop-control"
+    return None
+
+
+def refuse_memory(folder: str) -> None:
+    """Raise `MemoryFileSystem` if *folder* lies on tmpfs or ramfs: there fsync means nothing."""
+    # struct statfs begins with f_type, a long; the rest is of no interest.
+    buffer = ctypes.create_string_buffer(512)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(folder), buffer) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), folder)
+    kind = ctypes.c_long.from_buffer(buffer).value
+    if kind in _MEMORY_FILE_SYSTEMS:
+        raise MemoryFileSystem(f"{folder} lies on {_MEMORY_FILE_SYSTEMS[kind]}; crash tests need a real disk below them")
+
+
+def run(*command: str) -> str:
+    """Run a command of the system and return what it printed; its errors become part of the exception."""
+    environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class LoopDisk:
+    """A file system in an image file, mounted at `path`. Made by `loop_disk`."""
+
+    def __init__(self, kind: str, image: str, path: str, options: str) -> None:
+        self.kind = kind
+        self.image = image
+        self.path = path
+        self._options = options
+        self._mounted = False
+        self.boot_id = secrets.token_bytes(16)
+        """Stands for the machine's boot: another one after each loss of power."""
+        self.power_losses = 0
+
+    def mount(self) -> None:
+        """Mount it; does nothing if it is mounted."""
+        if not self._mounted:
+            run("mount", "-o", self._options, self.image, self.path)
+            self._mounted = True
+
+    def unmount(self) -> None:
+        """Unmount it in order; does nothing if it is not mounted."""
+        if not self._mounted:
+            return
+        for attempt in range(50):
+            try:
+                run("umount", self.path)
+                break
+            except RuntimeError:
+                if attempt == 49:
+                    raise
+                # Somebody who was killed may not be gone entirely yet.
+                time.sleep(0.02)
+        self._mounted = False
+
+    def shut_down(self) -> None:
+        """From this moment on nothing reaches the disk any more."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+        finally:
+            os.close(descriptor)
+
+    def cut_power(self, kill: Callable[[], object] = lambda: None) -> None:
+        """Lose all that was not synced; *kill* must end every process that uses the disk. Mounted again afterwards."""
+        try:
+            self.shut_down()
+        finally:
+            kill()
+        self.unmount()
+        if self.kind == "ext4-nojournal":
+            # Without a journal only a check makes the block bitmaps fit the files again, as it would at boot.
+            self._check_ext4()
+        self.mount()
+        self.boot_id = secrets.token_bytes(16)
+        self.power_losses += 1
+
+    def _check_ext4(self) -> None:
+        environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+        done = subprocess.run(["e2fsck", "-f", "-y", self.image], capture_output=True, text=True, check=False, env=environment)
+        # 1: errors were found and mended, which is what it is for.
+        if done.returncode not in {0, 1}:
+            raise RuntimeError(f"e2fsck ended with {done.returncode}: {done.stdout}{done.stderr}")
+
+    def free_bytes(self) -> int:
+        """What can still be written."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def fill(self, name: str = "ballast", leave: int = 0) -> str:
+        """Write a file that leaves only *leave* bytes free; returns its path. Removing it frees them."""
+        path = os.path.join(self.path, name)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            step = 1 << 20
+            while step >= 4096:
+                wanted = self.free_bytes() - leave
+                if wanted < step:
+                    step //= 2
+                    continue
+                try:
+                    os.posix_fallocate(descriptor, size, step)
+                    size += step
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    step //= 2
+        finally:
+            os.close(descriptor)
+        return path
+
+
+@contextlib.contextmanager
+def loop_disk(kind: str, folder: str, *, megabytes: int | None = None, options: Sequence[str] = ()) -> Iterator[LoopDisk]:
+    """A new, mounted disk of this kind (see `KINDS`), its image in *folder*; unmounted and removed at the end, however it ends."""
+    refuse_memory(folder)
+    command, mount_options, default_megabytes = KINDS[kind]
+    name = f"{kind}-{secrets.token_hex(4)}"
+    image, path = os.path.join(folder, name + ".img"), os.path.join(folder, name)
+    os.mkdir(path)
+    try:
+        with open(image, "wb") as file:
+            file.truncate((megabytes or default_megabytes) << 20)
+        run(*command, *options, image)
+        disk = LoopDisk(kind, image, path, mount_options)
+        disk.mount()
+        try:
+            yield disk
+        finally:
+            try:
+                disk.unmount()
+            except RuntimeError:
+                run("umount", "--lazy", path)
+                raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(image)
+        with contextlib.suppress(OSError):
+            os.rmdir(path)

@@ -52,7 +52,7 @@ def _large(bench: Bench) -> Iterator[Row]:
     limit = bytes_per_second(bare.median * BATCH_BYTES)
     yield Row(
         "os-batch", plain.over(bare), bytes_per_second(plain.median * BATCH_BYTES), limit, at_least(0.6),
-        note="1000 x 100 B, encoded before; raw: os.write",
+        note="1000 x 100 B, encoded before; raw: os.write", unsteadiness=bare.unsteadiness,
     )  # fmt: skip
     yield Row(
         "os-batch-encode",
@@ -60,6 +60,7 @@ def _large(bench: Bench) -> Iterator[Row]:
         bytes_per_second(whole.median * BATCH_BYTES),
         limit,
         note="the same with encode_batch",
+        unsteadiness=bare.unsteadiness,
     )
 
 
@@ -78,7 +79,7 @@ def _small(bench: Bench) -> Iterator[Row]:
         raw.close()
     yield Row(
         "os-single", bare.over(ours), microseconds(1e6 / ours.median), microseconds(1e6 / bare.median), at_most(6),
-        note="100 B: encode_single, CRC, write; raw: os.write",
+        note="100 B: encode_single, CRC, write; raw: os.write", unsteadiness=bare.unsteadiness,
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def _arrow(bench: Bench) -> Iterator[Row]:
         ("arrow-slice", part, cut, 5, "100 of 1000 messages, parsed before; raw: RecordBatch.slice"),
     ):
         took, least = microseconds(1e6 / ours.median), microseconds(1e6 / raw.median)
-        yield Row(name, ours.microseconds, took, least, at_most(most, "us"), "us", note)
+        yield Row(name, ours.microseconds, took, least, at_most(most, "us"), "us", note, unsteadiness=raw.unsteadiness)
 
 
 GROUPS = (Group("arrow", ("arrow-key-value", "arrow-all", "arrow-slice"), _arrow),)

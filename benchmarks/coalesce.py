@@ -56,14 +56,12 @@ def _coalesce(bench: Bench) -> Iterator[Row]:
     yield Row(
         "coalesce", values, per_second(merged.median), unit="k/s",
         note=f"messages, batches of one, {bytes_per_second(merged.median * SINGLE_BYTES)} of stored bytes",
+        unsteadiness=merged.unsteadiness,
     )  # fmt: skip
     yield Row(
-        "coalesce-read",
-        new.over(old),
-        per_second(new.median),
-        per_second(old.median),
+        "coalesce-read", new.over(old), per_second(new.median), per_second(old.median), unsteadiness=old.unsteadiness,
         note="messages read; raw: before merging",
-    )
+    )  # fmt: skip
 
 
 GROUPS = (Group("coalesce", ("coalesce", "coalesce-read"), _coalesce),)

@@ -71,6 +71,7 @@ def _outstanding(bench: Bench) -> Iterator[Row]:
             per_second(count * bare.median if by_sync else plain.median),
             at_least(0.7),
             note=f"{count} outstanding; raw: " + (f"{count} x pwrite+fdatasync" if by_sync else "own os rate"),
+            unsteadiness=(bare if by_sync else plain).unsteadiness,
             figures={"bare_per_second": bare.median, "os_per_second": plain.median},
         )
 
@@ -91,6 +92,7 @@ def _partitions(bench: Bench) -> Iterator[Row]:
     yield Row(
         "always-64-partitions", spread.over(one), per_second(spread.median), per_second(one.median), at_least(0.5),
         note=f"{outstanding} outstanding, {PARTITIONS} partitions in turn; raw: the same with one partition",
+        unsteadiness=one.unsteadiness,
     )  # fmt: skip
 
 
@@ -138,12 +140,12 @@ def _threads(bench: Bench) -> Iterator[Row]:
     for count in (1, 4):
         yield Row(
             f"threads-{count}", rates[count].over(bare), per_second(rates[count].median), per_second(bare.median),
-            note="blocking append; raw: pwrite+fdatasync",
+            note="blocking append; raw: pwrite+fdatasync", unsteadiness=bare.unsteadiness,
         )  # fmt: skip
     for count in (8, 64):
         yield Row(
             f"threads-{count}", rates[count].over(rates[4]), per_second(rates[count].median), per_second(rates[4].median),
-            at_least(1.0), note="raw: the rate of 4 threads",
+            at_least(1.0), note="raw: the rate of 4 threads", unsteadiness=rates[4].unsteadiness,
         )  # fmt: skip
 
 

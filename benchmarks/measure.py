@@ -3,6 +3,10 @@ How the benchmarks measure: sides that take turns, medians of what they did, row
 
 A shared machine is noisy, and its noise lasts for seconds. So ours and the raw limit never run one after the other but in
 turns of some milliseconds; each repeat gives one ratio, and the median of the ratios is the figure.
+
+That takes out noise which slows both sides alike. It does not make a busy machine a quiet one: when others keep the disk busy a
+sync takes twenty times as long, our own work beside it counts for nothing, and a row passes that would miss otherwise. So each
+row says how far its raw limit moved and how many cores others used meanwhile; what is marked `noisy` proves nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +34,11 @@ _FILE_SYSTEMS = {
     0x6969: "nfs", 0x65735546: "fuse", 0x2FC12FC1: "zfs", 0xF2F52010: "f2fs", 0x01021997: "9p",
 }  # fmt: skip
 _IN_MEMORY = ("tmpfs", "ramfs")
+
+UNSTEADY = 1.6
+"""A raw limit that moves by more than this during a row."""
+OTHERS_CORES = 0.3
+"""More than the kernel itself needs for what we write."""
 
 
 # -- the machine --------------------------------------------------------------------------------------------------------
@@ -75,6 +84,38 @@ def machine_facts(directory: str) -> dict[str, str]:
         "python": platform.python_version(),
         "load before": f"{load:.2f}",
     }
+
+
+class OthersWatch:
+    """How many cores others have used since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._busy, self._own = self._read()
+
+    @staticmethod
+    def _read() -> tuple[float, float]:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _, _, interrupts, soft, steal, *_ = [int(number) for number in file.readline().split()[1:]]
+        busy = (user + nice + system + interrupts + soft + steal) / os.sysconf("SC_CLK_TCK")
+        times = os.times()
+        return busy, times.user + times.system + times.children_user + times.children_system
+
+    @property
+    def cores(self) -> float:
+        """Cores in use by others, on average."""
+        busy, own = self._read()
+        return max(0.0, busy - self._busy - (own - self._own)) / max(time.monotonic() - self._start, 0.001)
+
+
+def wait_until_quiet(seconds: float) -> None:
+    """Wait until others leave the machine alone for a second, at most so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        watch = OthersWatch()
+        time.sleep(1)
+        if watch.cores <= OTHERS_CORES:
+            return
 
 
 # -- figures ------------------------------------------------------------------------------------------------------------
@@ -125,6 +166,11 @@ class Rates(NamedTuple):
     def over(self, other: Rates) -> list[float]:
         """The ratio to another side, repeat by repeat."""
         return [ours / theirs for ours, theirs in zip(self.each, other.each, strict=True)]
+
+    @property
+    def unsteadiness(self) -> float:
+        """How many times faster the best repeat was than the worst."""
+        return max(self.each) / min(self.each)
 
     @property
     def microseconds(self) -> list[float]:
@@ -201,6 +247,10 @@ class Row:
     also: bool | None = None
     """Another way to meet the target, where there are two."""
     refused: str = ""
+    unsteadiness: float = 1.0
+    """Of the raw limit, or where there is none of ours."""
+    others: float = 0.0
+    """Cores that others used meanwhile."""
     figures: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -217,19 +267,27 @@ class Row:
             return "info"
         return "pass" if self.also or self.target.is_met(self.value) else "miss"
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether others disturbed so much that the figure proves nothing."""
+        return self.unsteadiness > UNSTEADY or self.others > OTHERS_CORES
+
     def cells(self) -> list[str]:
         """As printed."""
         if self.value is None:
             return [self.name, "", "", "", "", "", self.verdict, self.refused.partition(": ")[2]]
         spread = f"{_short(min(self.values))}..{_short(max(self.values))}"
         value = f"{_short(self.value)}{unit_text(self.unit)}"
-        return [self.name, self.ours, self.limit, value, spread, str(self.target or ""), self.verdict, self.note]
+        noise = f" [noisy: raw moved {self.unsteadiness:.1f}x, others used {self.others:.1f} cores]"
+        note = self.note + (noise if self.is_noisy else "")
+        return [self.name, self.ours, self.limit, value, spread, str(self.target or ""), self.verdict, note]
 
     def to_json(self) -> dict[str, object]:
         """As stored by --json."""
         return {
             "name": self.name, "value": self.value, "unit": self.unit, "values": self.values, "target": str(self.target or ""),
-            "verdict": self.verdict, "ours": self.ours, "limit": self.limit, "note": self.note or self.refused, **self.figures,
+            "verdict": self.verdict, "ours": self.ours, "limit": self.limit, "note": self.note or self.refused,
+            "unsteadiness": self.unsteadiness, "cores_of_others": self.others, **self.figures,
         }  # fmt: skip
 
 

@@ -80,14 +80,15 @@ def _sequential(bench: Bench) -> Iterator[Row]:
     limit = bytes_per_second(raw.median)
     yield Row(
         "read", fresh.over(raw), bytes_per_second(fresh.median), limit, at_least(0.5),
-        also=fresh.median >= _ENOUGH_BYTES_PER_SECOND,
+        also=fresh.median >= _ENOUGH_BYTES_PER_SECOND, unsteadiness=raw.unsteadiness,
         note="first pass after opening, with CRC, or >= 1.5 GB/s; raw: preadv of 1 MiB",
         figures={"bytes_per_second": fresh.median},
     )  # fmt: skip
-    yield Row(
-        "read-again", again.over(raw), bytes_per_second(again.median), limit, note="second pass: the files are mapped already"
-    )
-    yield Row("read-unchecked", unchecked.over(raw), bytes_per_second(unchecked.median), limit, note="first pass without CRC")
+    for name, ours, note in (
+        ("read-again", again, "second pass: the files are mapped already"),
+        ("read-unchecked", unchecked, "first pass without CRC"),
+    ):
+        yield Row(name, ours.over(raw), bytes_per_second(ours.median), limit, note=note, unsteadiness=raw.unsteadiness)
 
 
 class _SteppingClock:
@@ -216,9 +217,13 @@ def _first_looks(path: str) -> list[float]:
 def _lookup_rows(name: str, large: Rates, small: Rates, size: int) -> Iterator[Row]:
     took, took_small = microseconds(1e6 / large.median), microseconds(1e6 / small.median)
     yield Row(
-        name, large.microseconds, took, "", at_most(50, "us"), "us", note=f"in a log of {size / 1e6:.0f} MB, known segments"
-    )
-    yield Row(f"{name}-size", small.over(large), took, took_small, at_most(1.5), note="raw: in a log of a tenth of the size")
+        name, large.microseconds, took, "", at_most(50, "us"), "us", unsteadiness=large.unsteadiness,
+        note=f"in a log of {size / 1e6:.0f} MB, known segments",
+    )  # fmt: skip
+    yield Row(
+        f"{name}-size", small.over(large), took, took_small, at_most(1.5), unsteadiness=small.unsteadiness,
+        note="raw: in a log of a tenth of the size",
+    )  # fmt: skip
 
 
 _FIND = [f"find-{what}-{kind}{end}" for what in ("offset", "time") for kind in ("single", "batch") for end in ("", "-size")]

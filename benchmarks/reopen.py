@@ -75,7 +75,7 @@ def _reopen(bench: Bench) -> Iterator[Row]:
 def _row(name: str, large: Rates, small: Rates, messages: tuple[int, int], note: str) -> Row:
     return Row(
         name, small.over(large), microseconds(1e6 / large.median), microseconds(1e6 / small.median), at_most(1.5),
-        note=f"{messages[0]:,} messages, {note}; raw: {messages[1]:,} messages",
+        note=f"{messages[0]:,} messages, {note}; raw: {messages[1]:,} messages", unsteadiness=small.unsteadiness,
     )  # fmt: skip
 
 

@@ -15,20 +15,25 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 
 from benchmarks import append, arrow, coalesce, commit, read, reopen
 from benchmarks.measure import (
     FULL,
     HEADINGS,
+    OTHERS_CORES,
     QUICK,
     TINY,
+    UNSTEADY,
     Bench,
     Group,
+    OthersWatch,
     Row,
     file_system_of,
     is_in_memory,
     line_of,
     machine_facts,
+    wait_until_quiet,
 )
 
 GROUPS: tuple[Group, ...] = (
@@ -58,9 +63,7 @@ def _measure(group: Group, bench: Bench) -> list[Row]:
         return [Row(name, [], "", refused=reason) for name in group.rows]
     rows: list[Row] = []
     try:
-        for row in group.run(bench):
-            rows.append(row)
-            print(line_of(row.cells()), flush=True)
+        rows.extend(group.run(bench))
     except Exception as error:  # noqa: BLE001 - the other rows are still worth having
         traceback.print_exc()
         done = {row.name for row in rows}
@@ -85,6 +88,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help=f"one group, may be repeated: {', '.join(group.name for group in GROUPS)}",
     )
     parser.add_argument("--json", metavar="FILE", help="also store facts, rows and every repeat")
+    parser.add_argument(
+        "--patience", type=float, default=0.0, metavar="SECONDS", help="wait so long for a quiet machine before each group"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     return parser.parse_args(arguments)
 
@@ -102,16 +108,24 @@ def main(arguments: list[str] | None = None) -> int:
     rows: list[Row] = []
     started = time.monotonic()
     for group in groups:
+        wait_until_quiet(options.patience)
+        watch = OthersWatch()
         measured = _measure(group, bench)
+        others = watch.cores
         for row in measured:
-            if row.refused:
-                print(line_of(row.cells()), flush=True)
-        rows += measured
+            rows.append(replace(row, others=0.0 if row.refused else others))
+            print(line_of(rows[-1].cells()), flush=True)
     verdicts = [row.verdict for row in rows]
     met, missed, refused, broken = (verdicts.count(verdict) for verdict in ("pass", "miss", "refused", "error"))
     print(f"\n{met} targets met, {missed} missed", end="")
     print(f", {refused} rows refused" if refused else "", f", {broken} rows broken" if broken else "", sep="", end="")
     print(f" ({time.monotonic() - started:.0f} s)")
+    noisy = sum(row.is_noisy for row in rows)
+    if noisy:
+        print(
+            f"{noisy} of {len(rows)} rows are noisy and prove nothing: their raw limit moved by more than {UNSTEADY:g}x, "
+            f"or others used more than {OTHERS_CORES:g} cores"
+        )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"facts": facts, "rows": [row.to_json() for row in rows]}, file, indent=1)

@@ -1,7 +1,7 @@
 """
 The judge of crash tests: opens a store after a crash, reads all of it, and names every anomaly.
 
-Reading is done by a child of a small server process (`python -m tests.real_disk.checker`), so that nothing of the store stays
+Reading is done by a child of a small server process (`serve`), so that nothing of the store stays
 open or mapped in the test's own process, and so that it can end without closing the store, as a killed one does. Judging is done by
 `Judge`, which remembers over many crashes of one store what was ever seen in it.
 
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import OffsetOutOfRange
 from penstock.format import columns
-from tests.real_disk.history import Head, History, HistoryWriter, key_of, parse_value
+from tests.real_disk.history import Head, History, HistoryWriter, key_of, parse_value, value_of
 from tests.real_disk.writer import LOGS, Writer, open_volume, read_all
 
 if TYPE_CHECKING:
@@ -41,16 +41,31 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 
-class LogContent(NamedTuple):
-    """All that a log holds: offsets from `start` on, without a gap."""
+class Run(NamedTuple):
+    """Messages of one batch that lie one behind the other: all of it, if `index` is 0 and `length` is `count`."""
 
-    start: int
-    heads: list[Head]
+    offset: int
+    op: str
+    part: int
+    count: int
+    index: int
+    length: int
 
     @property
-    def end(self) -> int:
-        """The offset behind the last message."""
-        return self.start + len(self.heads)
+    def batch(self) -> str:
+        """Which batch it is of."""
+        return f"{self.op}:{self.part}"
+
+
+class LogContent(NamedTuple):
+    """All that a log holds, from its start to its end."""
+
+    start: int
+    end: int
+    runs: list[Run]
+
+
+_EMPTY = LogContent(0, 0, [])
 
 
 class StoreContent(NamedTuple):
@@ -66,16 +81,35 @@ class StoreContent(NamedTuple):
 
 def read_log(name: str, log: PartitionLog, anomalies: list[str]) -> LogContent:
     """Read a log from its start to its end, with every checksum; what is wrong by itself goes to *anomalies*."""
-    heads: list[Head] = []
+    runs: list[Run] = []
     expected = log.log_start
+    begun: Head | None = None  # the first message of the run that is being read
+    length = 0
     for batch in read_all(log):
+        has_keys, has_headers = batch.entry(columns.KEY) is not None, batch.entry(columns.HEADERS) is not None
         for index in range(batch.index_of(expected), len(batch)):
             offset = batch.offset(index)
             if offset != expected:
                 anomalies.append(f"non-dense {name}: offset {offset} where {expected} is next")
                 expected = offset
+            stored = batch.value(index)
+            value = b"" if stored is None else bytes(stored)
+            if begun is not None and value == value_of(begun.op, begun.part, begun.index + length, begun.count, len(value)):
+                length += 1
+            else:
+                if begun is not None:
+                    runs.append(Run(offset - length, begun.op, begun.part, begun.count, begun.index, length))
+                begun, length = parse_value(value), 1
+                if begun is None:
+                    anomalies.append(f"phantom {name}: the value at offset {offset} is of no writer: {value[:60]!r}")
+                    begun = Head("0.0.0", 0, 0, 1)
+            if has_keys or begun.count > 3:
+                _judge_key(name, batch, index, begun, begun.index + length - 1, anomalies)
+            if has_headers or (len(value) > 2000 and begun.count <= 3):
+                _judge_headers(name, batch, index, begun, len(value), anomalies)
             expected += 1
-            heads.append(_head(name, batch, index, offset, anomalies))
+    if begun is not None:
+        runs.append(Run(expected - length, begun.op, begun.part, begun.count, begun.index, length))
     if expected != log.committed_end:
         anomalies.append(f"non-dense {name}: reading ended at {expected}, the log at {log.committed_end}")
     if log.log_start:
@@ -84,26 +118,19 @@ def read_log(name: str, log: PartitionLog, anomalies: list[str]) -> LogContent:
             anomalies.append(f"resurrected {name}: offset {log.log_start - 1} is served below the log's start")
         except OffsetOutOfRange:
             pass
-    return LogContent(log.log_start, heads)
+    return LogContent(log.log_start, expected, runs)
 
 
-def _head(name: str, batch: Batch, index: int, offset: int, anomalies: list[str]) -> Head:
-    value = batch.value(index)
-    head = None if value is None else parse_value(bytes(value))
-    if head is None:
-        shown = None if value is None else bytes(value[:60])
-        anomalies.append(f"phantom {name}: the value at offset {offset} was never written by anybody: {shown!r}")
-        return Head("0.0.0", 0, 0, 1)
-    assert value is not None
+def _judge_key(name: str, batch: Batch, index: int, head: Head, message: int, anomalies: list[str]) -> None:
     key = batch.key(index)
-    if (bytes(key) if key is not None else None) != (key_of(head.index) if head.count > 3 else None):
-        anomalies.append(f"inconsistent-offset {name}: the key at offset {offset} of {head} is {key!r}")
-    wanted = [("op", head.op.encode())] if head.count <= 3 and len(value) > 2000 else []
-    if [(one, bytes(other)) for one, other in batch.headers(index)] != wanted:
-        anomalies.append(f"inconsistent-offset {name}: the headers at offset {offset} of {head} are {batch.headers(index)!r}")
-    if batch.entry(columns.VALUE) is None:
-        anomalies.append(f"torn-batch {name}: no values at offset {offset}")
-    return head
+    if (None if key is None else bytes(key)) != (key_of(message) if head.count > 3 else None):
+        anomalies.append(f"inconsistent-offset {name}: the key at offset {batch.offset(index)} of {head} is {key!r}")
+
+
+def _judge_headers(name: str, batch: Batch, index: int, head: Head, size: int, anomalies: list[str]) -> None:
+    found = [(header, bytes(value)) for header, value in batch.headers(index)]
+    if found != ([("op", head.op.encode())] if head.count <= 3 and size > 2000 else []):
+        anomalies.append(f"inconsistent-offset {name}: the headers at offset {batch.offset(index)} of {head} are {found!r}")
 
 
 def inspect(request: dict[str, Any]) -> StoreContent:
@@ -164,17 +191,20 @@ class Judge:
     power_lost: bool = False
 
     def judge(self, content: StoreContent | str, *, power_lost: bool) -> list[str]:
-        """Every anomaly there is, given that power failed since the last look or that processes died at most."""
+        """
+        Every anomaly there is, given that power failed since the last look or that processes died at most.
+
+        *content* was read after the history was (`History.read`), with nothing written in between.
+        """
         if isinstance(content, str):
             return [f"broken: {content}"]
-        self.history.read()
         self.power_lost = power_lost
         anomalies = list(content.anomalies)
         anomalies += [f"lost-topic {name}" for name in sorted(self.history.topics - content.topics)]
         visible: dict[str, int] = {}
         names = {part.log for operation in self.history.operations.values() for part in operation.parts}
         for name in sorted(names | set(content.logs)):
-            log = content.logs.get(name, LogContent(0, []))
+            log = content.logs.get(name, _EMPTY)
             self._judge_start(name, log, anomalies)
             self._judge_seen(name, log, anomalies)
             self._judge_messages(name, log, visible, anomalies)
@@ -183,7 +213,7 @@ class Judge:
         return anomalies
 
     def _judge_start(self, name: str, log: LogContent, anomalies: list[str]) -> None:
-        before = self.seen.get(name, LogContent(0, []))
+        before = self.seen.get(name, _EMPTY)
         least = max(before.start, self.history.retained.get(name, 0))
         if log.start < least:
             anomalies.append(f"resurrected {name}: it begins at {log.start}, and began at {least} before")
@@ -196,35 +226,26 @@ class Judge:
             return
         if log.end < before.end:
             anomalies.append(f"lost-write {name}: it ends at {log.end}, and offsets up to {before.end} were seen")
-        for offset in range(max(log.start, before.start), min(log.end, before.end)):
-            old, new = before.heads[offset - before.start], log.heads[offset - log.start]
-            if old != new:
-                anomalies.append(f"inconsistent-offset {name}: offset {offset} was {old} and is {new}")
-                return
+        now = {run.offset: run for run in log.runs}
+        for run in before.runs:
+            if log.start <= run.offset < log.end and now.get(run.offset) != run:
+                anomalies.append(f"inconsistent-offset {name}: offset {run.offset} was {run} and is {now.get(run.offset)}")
 
     def _judge_messages(self, name: str, log: LogContent, visible: dict[str, int], anomalies: list[str]) -> None:
         """Whole batches, of operations that exist, each once, those of one thread in their order."""
         operations = self.history.operations
         latest: dict[str, int] = {}
-        at = 0
-        while at < len(log.heads):
-            head, offset = log.heads[at], log.start + at
-            batch = f"{head.op}:{head.part}"
-            wanted = [Head(head.op, head.part, index, head.count) for index in range(head.count)]
-            found = log.heads[at : at + head.count]
-            if head.index or found != wanted:
-                run = next((n for n in range(1, len(found)) if (found[n].op, found[n].part) != (head.op, head.part)), len(found))
-                anomalies.append(f"torn-batch {name}: {run} of {head.count} messages of {batch} from offset {offset} on")
-                at += max(run, 1)
-            else:
-                at += head.count
-            operation = operations.get(head.op)
-            if operation is None or head.part >= len(operation.parts):
-                anomalies.append(f"phantom {name}: {head} at offset {offset} was never sent")
+        for run in log.runs:
+            batch, offset = run.batch, run.offset
+            if run.index or run.length != run.count:
+                anomalies.append(f"torn-batch {name}: {run.length} of {run.count} messages of {batch} from offset {offset} on")
+            operation = operations.get(run.op)
+            if operation is None or run.part >= len(operation.parts):
+                anomalies.append(f"phantom {name}: {batch} at offset {offset} was never sent")
                 continue
-            part = operation.parts[head.part]
-            if (part.log, part.count) != (name, head.count):
-                anomalies.append(f"phantom {name}: {head} at offset {offset} was sent to {part.log}")
+            part = operation.parts[run.part]
+            if (part.log, part.count) != (name, run.count):
+                anomalies.append(f"phantom {name}: {batch} at offset {offset} was sent to {part.log}")
             if batch in visible:
                 anomalies.append(f"duplicate {name}: {batch} at offsets {visible[batch]} and {offset}")
             if batch in self.gone:
@@ -258,7 +279,7 @@ class Judge:
             states = []
             for number, part in enumerate(operation.parts):
                 batch = f"{operation.op}:{number}"
-                log = content.logs.get(part.log, LogContent(0, []))
+                log = content.logs.get(part.log, _EMPTY)
                 state = "there" if batch in visible else "removed" if batch in self.removed else "absent"
                 if state == "absent" and batch not in self.gone:
                     state = self._judge_absent(operation, number, log, durable.get(part.log, 0), anomalies)
@@ -287,7 +308,3 @@ class Judge:
         else:
             self.lost += 1
         return "absent"
-
-
-if __name__ == "__main__":
-    serve()

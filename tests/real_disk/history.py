@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 def value_of(op: str, part: int, index: int, count: int, size: int) -> bytes:
@@ -38,17 +39,13 @@ def key_of(index: int) -> bytes:
     return b"key-%d" % (index % 7)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What the value of a message says of it."""
 
     op: str
     part: int
     index: int
     count: int
-
-    def __str__(self) -> str:
-        return f"{self.op}:{self.part}:{self.index}:{self.count}"
 
 
 def parse_value(value: bytes) -> Head | None:
@@ -58,7 +55,7 @@ def parse_value(value: bytes) -> Head | None:
         head = Head(op.decode("ascii"), int(part), int(index), int(count))
     except ValueError:
         return None
-    return head if value_of(head.op, head.part, head.index, head.count, len(value)) == value else None
+    return head if value_of(*head, len(value)) == value else None
 
 
 class HistoryWriter:

@@ -55,7 +55,7 @@ CHANGE_LOGS = [("plain", 0), ("plain", 1), ("lazy", 0), ("timed", 0)]
 """Logs that are changed together. Retention leaves them alone, so that half a change cannot be taken for a removed one."""
 RETAINED_LOGS = [("small", 0), ("lazy", 1)]
 
-_APPENDS = {"single": 10, "hundred": 3, "large": 2, "strict": 2, "change": 3}
+_APPENDS = {"single": 12, "hundred": 1, "large": 2, "strict": 2, "change": 3}
 _CHORES = {"sync": 3, "checkpoint": 3, "retain": 2, "coalesce": 1}
 
 
@@ -179,7 +179,7 @@ class Writer:
         """One append of this kind."""
         if kind == "change":
             where = rng.sample(CHANGE_LOGS, rng.randint(2, len(CHANGE_LOGS)))
-            count, size = rng.choice([(1, 40), (1, 200), (5, 60), (100, 28), (3, 4096)])
+            count, size = rng.choice([(1, 40), (1, 200), (1, 60), (5, 60), (20, 28), (3, 4096)])
             return self.append(thread, where, count, size)
         if kind == "strict":
             return self.append(thread, [rng.choice(WEAK_LOGS)], rng.choice([1, 4]), rng.randint(20, 300), strict=True)
@@ -229,7 +229,8 @@ class Writer:
         """Threads that append until the store fails or the time is over, and one that does chores."""
         stop = threading.Event()
         threads = [threading.Thread(target=self._append_on, args=(number, stop)) for number in range(self._config["threads"])]
-        threads.append(threading.Thread(target=self._do_chores, args=(stop,)))
+        if self._config.get("chores", True):
+            threads.append(threading.Thread(target=self._do_chores, args=(stop,)))
         for thread in threads:
             thread.start()
         stop.wait(self._config["seconds"])

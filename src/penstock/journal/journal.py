@@ -79,7 +79,10 @@ class Journal:
     maintenance thread beside them.
     """
 
-    def __init__(self, files: FileSystem, directory: str, store_id: bytes, file_bytes: int) -> None:
+    def __init__(
+        self, files: FileSystem, directory: str, store_id: bytes, file_bytes: int, *, read_only: bool = False
+    ) -> None:
+        self._read_only = read_only
         self._files = files
         self._directory = directory
         self._store_id = store_id
@@ -158,12 +161,13 @@ class Journal:
         return frame is not None and frame.number <= number
 
     def _read_file(self, path: str, sequence: int) -> tuple[memoryview, JournalFileHeader]:
-        file = self._files.open(path, write=True)
+        file = self._files.open(path, write=not self._read_only)
         try:
-            # What replay finds is acted on, so it must be durable first; and after a failed sync the cache may show bytes
-            # that the disk does not have, so it is dropped.
-            file.sync_data()
-            file.drop_cache()
+            if not self._read_only:
+                # What replay finds is acted on, so it must be durable first; and after a failed sync the cache may show
+                # bytes that the disk does not have, so it is dropped.
+                file.sync_data()
+                file.drop_cache()
             view = file.map()
         finally:
             file.close()

@@ -1,0 +1,37 @@
+"""What the tests of this folder share: a folder on a real disk, or a reason to be skipped."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.real_disk.loop_disk import MemoryFileSystem, missing_for_crash_tests, refuse_memory
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> Iterator[str]:
+    """An empty folder on a real disk, for images and histories; emptied at the end, since images are large."""
+    reason = missing_for_crash_tests()
+    if reason is not None:
+        pytest.skip(reason)
+    chosen = str(tmp_path)
+    try:
+        refuse_memory(chosen)
+    except MemoryFileSystem:
+        chosen = tempfile.mkdtemp(dir="/var/tmp")
+        try:
+            refuse_memory(chosen)
+        except MemoryFileSystem as error:
+            shutil.rmtree(chosen)
+            pytest.skip(str(error))
+    try:
+        yield chosen
+    finally:
+        shutil.rmtree(chosen, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Tests of the volume: topics, commits, readers, verify and repair."""

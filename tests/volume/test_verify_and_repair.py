@@ -1,0 +1,208 @@
+"""`verify` finds all damage and changes nothing; `repair` sets it aside and saves the rest."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.errors import Corrupt, DamagedFile, StoreLocked, StoreNotFound
+from penstock.format.batch import encode_batch, encode_single
+from penstock.testing import FakeClock, SimulatedFileSystem
+from penstock.volume.repair import repair
+from penstock.volume.verification import verify
+from penstock.volume.volume import Volume
+from tests.crash.workload import ALWAYS, OS, PATH, SETTINGS
+
+FOLDER = f"{PATH}/topics/t/0"
+
+
+def _open(files: SimulatedFileSystem) -> Volume:
+    return Volume.open(PATH, settings=SETTINGS, files=files, clock=FakeClock(), background=False)
+
+
+def _values(volume: Volume, topic: str = "t") -> dict[int, bytes]:
+    log = volume.log(topic)
+    found: dict[int, bytes] = {}
+    at = log.log_start
+    while at < log.committed_end:
+        batches = log.read(at)
+        if not batches:
+            break
+        for batch in batches:
+            for index in range(len(batch)):
+                found[batch.offset(index)] = bytes(batch.value(index) or b"")
+        at = batches[-1].end_offset
+    return found
+
+
+@pytest.fixture
+def files() -> SimulatedFileSystem:
+    """A closed store with forty messages in several segments and a second topic."""
+    files = SimulatedFileSystem()
+    volume = _open(files)
+    volume.create_topic("t", 1, ALWAYS)
+    volume.create_topic("weak", 1, OS)
+    for number in range(40):
+        volume.append(volume.log("t"), encode_single(b"value %d" % number))
+        volume.append(volume.log("weak"), encode_batch([b"weak %d" % number, None]))
+    volume.checkpoint()
+    volume.close()
+    return files
+
+
+EXPECTED = {number: b"value %d" % number for number in range(40)}
+
+
+def _segments(files: SimulatedFileSystem) -> list[str]:
+    return sorted(path for path in files.files() if path.startswith(FOLDER) and path.endswith(".log"))
+
+
+def _damage(files: SimulatedFileSystem, path: str, position: int, length: int = 1) -> None:
+    content = bytearray(files.files()[path])
+    for at in range(position, position + length):
+        content[at] ^= 0x55
+    files.replace(path, bytes(content))
+
+
+def test_a_sound_store_verifies_and_repair_changes_nothing(files: SimulatedFileSystem) -> None:
+    """All messages are counted, nothing is found, and repair leaves every byte alone."""
+    before = files.files()
+    result = verify(PATH, files=files)
+    assert result.is_sound
+    assert result.findings == []
+    assert (result.topics, result.messages) == (2, 120)
+    assert files.files() == before
+    assert repair(PATH, files=files) == ([], None)
+    after = files.files()
+    after.pop(f"{PATH}/LOCK")
+    before.pop(f"{PATH}/LOCK")
+    assert after == before
+
+
+def test_verify_runs_beside_an_owner_and_leaves_out_what_is_not_committed(files: SimulatedFileSystem) -> None:
+    """It takes no lock, and a live store is sound."""
+    volume = _open(files)
+    volume.append(volume.log("t"), encode_single(b"more"))
+    assert verify(PATH, files=files).is_sound
+    volume.close()
+
+
+def test_repair_refuses_a_store_that_is_owned(files: SimulatedFileSystem) -> None:
+    """Two programs never change one store."""
+    volume = _open(files)
+    with pytest.raises(StoreLocked):
+        repair(PATH, files=files)
+    volume.close()
+
+
+def test_no_store_is_said_plainly() -> None:
+    """An empty folder is not a damaged store."""
+    with pytest.raises(StoreNotFound):
+        verify("/nowhere", files=SimulatedFileSystem())
+
+
+@pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
+def test_a_damaged_batch_is_set_aside_and_its_offsets_stay_a_gap(files: SimulatedFileSystem, which: int) -> None:
+    """I9: the other messages are saved, the lost offset is reported and never given to another message."""
+    path = _segments(files)[which]
+    original = files.files()[path]
+    _damage(files, path, 128 + 168 + 150)
+    assert not verify(PATH, files=files).is_sound
+    result = repair(PATH, files=files, clock=FakeClock())
+    assert result.quarantine is not None
+    assert result.lost
+    kept = [content for name, content in files.files().items() if name.startswith(result.quarantine) and name.endswith(".log")]
+    assert len(kept) == 1
+    assert len(kept[0]) == len(original)
+    assert verify(PATH, files=files).is_sound
+    volume = _open(files)
+    values = _values(volume)
+    assert set(values.items()) <= set(EXPECTED.items())
+    assert 36 <= len(values) < 40
+    assert volume.append(volume.log("t"), encode_single(b"new")) == 40
+    volume.close()
+    assert _values(_open(files))[40] == b"new"
+
+
+def test_a_damaged_segment_header_loses_no_message(files: SimulatedFileSystem) -> None:
+    """The batches carry all that is needed."""
+    _damage(files, _segments(files)[1], 20, 30)
+    repair(PATH, files=files)
+    assert _values(_open(files)) == EXPECTED
+
+
+def test_a_damaged_footer_loses_no_message(files: SimulatedFileSystem) -> None:
+    """What was sealed is sealed again."""
+    path = _segments(files)[0]
+    _damage(files, path, len(files.files()[path]) - 50)
+    assert not verify(PATH, files=files).is_sound
+    repair(PATH, files=files)
+    assert _values(_open(files)) == EXPECTED
+
+
+def test_a_missing_segment_becomes_an_empty_one(files: SimulatedFileSystem) -> None:
+    """Its offsets are reported as lost; the rest is read across the gap."""
+    segments = _segments(files)
+    files.unlink(segments[1])
+    assert not verify(PATH, files=files).is_sound
+    result = repair(PATH, files=files)
+    assert [lost.path for lost in result.lost] == [segments[1]]
+    values = _values(_open(files))
+    first, end = result.lost[0].first_offset, result.lost[0].end_offset
+    assert first is not None
+    assert end is not None
+    assert values == {offset: value for offset, value in EXPECTED.items() if not first <= offset < end}
+
+
+def test_a_damaged_journal_frame_is_given_up_with_all_behind_it() -> None:
+    """What the logs have of the later frames stays; the store opens again."""
+    files = SimulatedFileSystem()
+    volume = _open(files)
+    volume.create_topic("t", 1, ALWAYS)
+    for number in range(6):
+        volume.append(volume.log("t"), encode_single(b"value %d" % number))
+    disk = files.crash(random.Random(3), keep="everything")
+    wal = max(path for path in disk.files() if path.endswith(".wal"))
+    frame = disk.files()[wal].find(b"PSF1")
+    _damage(disk, wal, frame + 60)
+    with pytest.raises(DamagedFile):
+        _open(disk.clone())
+    assert not verify(PATH, files=disk).is_sound
+    assert repair(PATH, files=disk).lost
+    assert _values(_open(disk)) == {number: b"value %d" % number for number in range(6)}
+
+
+def test_lost_checkpoints_are_made_anew_from_the_logs(files: SimulatedFileSystem) -> None:
+    """Both files are gone or damaged: the logs know enough."""
+    for name in ("checkpoint-0", "checkpoint-1"):
+        files.replace(f"{PATH}/{name}", b"")
+    with pytest.raises(Corrupt):
+        _open(files.clone())
+    repair(PATH, files=files)
+    assert _values(_open(files)) == EXPECTED
+
+
+def test_one_damaged_checkpoint_needs_no_repair(files: SimulatedFileSystem) -> None:
+    """R8: the generation before is still there, and the journal from it on."""
+    for name in ("checkpoint-0", "checkpoint-1"):
+        disk = files.clone()
+        disk.replace(f"{PATH}/{name}", b"")
+        assert _values(_open(disk)) == EXPECTED
+
+
+def test_a_damaged_index_is_a_cache_and_no_damage(files: SimulatedFileSystem) -> None:
+    """I12: verify tells it as a bad cache, opening mends it."""
+    index = next(path for path in files.files() if path.endswith(".idx"))
+    files.replace(index, b"nonsense")
+    result = verify(PATH, files=files)
+    assert result.is_sound
+    assert [finding.path for finding in result.findings] == [index]
+    assert _values(_open(files)) == EXPECTED
+
+
+def test_a_damaged_topic_file_cannot_be_repaired_and_says_so(files: SimulatedFileSystem) -> None:
+    """The settings are known by nothing else."""
+    files.replace(f"{PATH}/topics/t/topic.json", b"{}")
+    with pytest.raises(Corrupt):
+        repair(PATH, files=files)

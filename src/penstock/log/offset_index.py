@@ -14,27 +14,28 @@ from bisect import bisect_left, bisect_right
 class OffsetIndex:
     """Entries of rising offsets and positions; `times_us[i]` is the running maximum before the batch of entry i."""
 
-    __slots__ = ("_interval_bytes", "_next_position", "offsets", "positions", "times_us")
+    __slots__ = ("_interval_bytes", "next_position", "offsets", "positions", "times_us")
 
     def __init__(self, interval_bytes: int) -> None:
         self._interval_bytes = interval_bytes
-        self._next_position = 0
+        self.next_position = 0
+        """A batch from this position on becomes an entry; callers in a hurry look before they call `add`."""
         self.offsets = array("q")
         self.times_us = array("q")
         self.positions = array("q")
 
     def add(self, offset: int, time_before_us: int, position: int) -> None:
         """Tell the index of the next batch; it becomes an entry if the last entry is an interval away."""
-        if position >= self._next_position:
+        if position >= self.next_position:
             self.times_us.append(time_before_us)
             self.positions.append(position)
             self.offsets.append(offset)
-            self._next_position = position + self._interval_bytes
+            self.next_position = position + self._interval_bytes
 
     def restore(self, offsets: array[int], times_us: array[int], positions: array[int]) -> None:
         """Take over stored entries."""
         self.offsets, self.times_us, self.positions = offsets, times_us, positions
-        self._next_position = positions[-1] + self._interval_bytes if positions else 0
+        self.next_position = positions[-1] + self._interval_bytes if positions else 0
 
     def position_of(self, offset: int) -> int | None:
         """Where to begin to look for *offset*: at most one interval before its batch; None in an empty index."""
@@ -53,4 +54,4 @@ class OffsetIndex:
         """Forget the entries at or behind *position*."""
         keep = bisect_left(self.positions, position)
         del self.offsets[keep:], self.times_us[keep:], self.positions[keep:]
-        self._next_position = self.positions[-1] + self._interval_bytes if self.positions else 0
+        self.next_position = self.positions[-1] + self._interval_bytes if self.positions else 0

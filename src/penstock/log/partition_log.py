@@ -30,7 +30,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
-from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, FLAG_PRODUCER, set_compatible_flag
+from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, FLAG_PRODUCER, set_compatible_flag, stamp
 from penstock.format.checkpoint import LogRow
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
@@ -91,6 +91,7 @@ class PartitionLog:
         self._files = files
         self.directory = directory
         self.identity = identity
+        self.log_id = identity.log_id
         self.settings = settings
         self.log_epoch = log_epoch
         self.read_only = read_only
@@ -100,6 +101,7 @@ class PartitionLog:
         self.lock = threading.Lock()
         """Held while a log with a weaker mode is written."""
         self.state = LogState()
+        self._epoch_noted = -1
         self.log_start = 0
         self.committed_end = 0
         self.durable_end = 0
@@ -117,6 +119,8 @@ class PartitionLog:
         self._tail: Segment | None = None  # the segment that the next planned batch goes to
         self._tail_position = 0
         self._groups: list[_Group] = []
+        self._roll_position = settings.segment_bytes - FOOTER_BYTES
+        self._rolls_by_count_or_age = bool(settings.segment_messages or settings.segment_age_ms)
         self._unsynced: list[Segment] = []  # sealed segments that are not synced yet
         self._names_unsynced = False
         self._listeners: list[Callable[[], None]] = []
@@ -194,6 +198,12 @@ class PartitionLog:
         self._tail_position = segment.position
         return segment
 
+    def has_room(self, batch_bytes: int) -> bool:
+        """Whether `make_room` would have nothing to do: the quick look that almost always suffices."""
+        tail = self._tail
+        end = self._tail_position + batch_bytes
+        return tail is not None and end <= tail.reserved_end and end <= self._roll_position and not self._rolls_by_count_or_age
+
     def plan(self, batch: EncodedBatch, now_us: int, *, prewritten: bool = False) -> int:
         """
         Give *batch* the next offset and stamp it; return the offset. `make_room` came before.
@@ -219,15 +229,18 @@ class PartitionLog:
         group = groups[-1]
         group.batches.append(batch)
         group.stamps.append((first, append_time_us, self.max_time_us))
-        epochs = self.state.epochs
-        if not epochs or epochs[-1].epoch < epoch:
+        self._note_state(batch, first, append_time_us, epoch)
+        self._end = first + batch.offset_span
+        self._tail_position += len(batch.data)
+
+    def _note_state(self, batch: EncodedBatch, first: int, append_time_us: int, epoch: int) -> None:
+        if epoch > self._epoch_noted:
             self.state.note_epoch(first, epoch)
+            self._epoch_noted = epoch
         if batch.data[14] & FLAG_PRODUCER:
             producer = batch.producer
             assert producer is not None
             self.state.note_producer(producer, first, append_time_us, batch.count)
-        self._end = first + batch.offset_span
-        self._tail_position += len(batch.data)
 
     @property
     def planned_end(self) -> int:
@@ -277,13 +290,42 @@ class PartitionLog:
             OSError: the log must not be written any more.
         """
         data = batch.data
-        tail = self._tail
-        if tail is None or tail.sealed or self._must_roll(tail, len(data), batch.count, now_us):
-            tail = self._begin_segment(now_us)
-        before = self.max_time_us
+        length = len(data)
+        tail = self._active
         first = self._end
+        before = self.max_time_us
         if now_us > before:
             self.max_time_us = now_us
+        if (
+            tail is not None and tail is self._tail and not tail.sealed and not self._groups
+            and tail.position + length <= self._roll_position and not self._rolls_by_count_or_age
+        ):  # fmt: skip
+            # The way that almost every append takes: no plan, one write.
+            stamp(
+                data, batch.header_bytes, first, now_us, self.max_time_us, tail.header.segment_uid, self.durable_end, self.log_epoch
+            )  # fmt: skip
+            try:
+                tail.write_one(batch, first, now_us, self.max_time_us)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                self.max_time_us = before
+                raise StorageFull(tail.path, None, None) from None
+            self._note_state(batch, first, now_us, self.log_epoch)
+            self._end = end = first + batch.offset_span
+            self._tail_position = tail.position
+        else:
+            self._append_slowly(batch, first, now_us, before)
+            end = self._end
+        self.committed_end = end
+        if self._waiting or self._listeners:
+            self._announce()
+        return first
+
+    def _append_slowly(self, batch: EncodedBatch, first: int, now_us: int, time_before_us: int) -> None:
+        tail = self._tail
+        if tail is None or tail.sealed or self._must_roll(tail, len(batch.data), batch.count, now_us):
+            tail = self._begin_segment(now_us)
         self._stamp_into(tail, batch, first, now_us, self.log_epoch)
         try:
             self.apply_planned()
@@ -292,13 +334,9 @@ class PartitionLog:
                 raise
             # The segment cut the half-written batch off again, so the offset was never seen: take the plan back.
             self._groups = []
-            self._end, self.max_time_us = first, before
-            self._tail_position -= len(data)
+            self._end, self.max_time_us = first, time_before_us
+            self._tail_position -= len(batch.data)
             raise StorageFull(tail.path, None, None) from None
-        self.committed_end = self._end
-        if self._waiting or self._listeners:
-            self._announce()
-        return first
 
     def redo(self, batch: EncodedBatch, source: Batch) -> None:
         """Append a batch that the journal has and the log lost, with the times and the epoch it had. For recovery."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, DamagedFile, StorageFull
 from penstock.files import write_buffers_fully, write_fully
 from penstock.format.batch import Batch
+from penstock.format.checksum import crc32c
 from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, MAGIC, BatchHeader, parse_header
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import (
@@ -66,7 +67,7 @@ class Segment:
     """
 
     __slots__ = (
-        "_files", "_view", "batches", "crc_of_crcs", "end_offset", "file", "header", "index", "max_time_us", "messages",
+        "_crc", "_crc_pending", "_files", "_view", "batches", "end_offset", "file", "header", "index", "max_time_us", "messages",
         "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position",
     )  # fmt: skip
 
@@ -83,7 +84,8 @@ class Segment:
         self.min_time_us = 0
         self.batches = 0
         self.messages = 0
-        self.crc_of_crcs = 0
+        self._crc = 0
+        self._crc_pending = bytearray()
         self.sealed = False
         self.synced_position = 0
         self.reserved_end = 0
@@ -92,6 +94,19 @@ class Segment:
     def first_offset(self) -> int:
         """The first offset of its range."""
         return self.header.first_offset
+
+    @property
+    def crc_of_crcs(self) -> int:
+        """The CRC over the header CRCs of all batches so far, which are gathered and folded in now and then."""
+        if self._crc_pending:
+            self._crc = crc32c(self._crc_pending, self._crc)
+            self._crc_pending = bytearray()
+        return self._crc
+
+    @crc_of_crcs.setter
+    def crc_of_crcs(self, value: int) -> None:
+        self._crc_pending = bytearray()
+        self._crc = value
 
     # -- making and writing -----------------------------------------------------------------------------------------
 
@@ -157,31 +172,59 @@ class Segment:
             else:
                 write_buffers_fully(file, [batch.data for batch in batches], start)
         except OSError:
-            # Half a batch must not stay: what is appended later would lie behind it and be cut at the next recovery.
-            file.truncate(start)
-            self.reserved_end = 0
+            self._roll_back()
             raise
-        self.note_written(batches, stamps)
-
-    def note_written(self, batches: Sequence[EncodedBatch], stamps: Sequence[tuple[int, int, int]]) -> None:
-        """Move on past batches that lie at the end of the file now."""
-        position, max_time_us = self.position, self.max_time_us
-        crc, add = self.crc_of_crcs, self.index.add
+        position, max_time_us, messages = start, self.max_time_us, self.messages
+        index, crcs = self.index, self._crc_pending
         if not self.batches:
             self.min_time_us = stamps[0][1]
         for batch, (first_offset, _, time_us) in zip(batches, stamps, strict=True):
             data = batch.data
-            add(first_offset, max_time_us, position)
-            crc = add_header_crc(crc, data)
+            if position >= index.next_position:
+                index.add(first_offset, max_time_us, position)
+            crcs += data[4:8]
             position += len(data)
             max_time_us = time_us
-            self.messages += batch.count
-        self.batches += len(batches)
-        self.crc_of_crcs = crc
+            messages += batch.count
+        self._wrote(position, first_offset + batch.offset_span, max_time_us, messages, len(batches))
+
+    def write_one(self, batch: EncodedBatch, first_offset: int, append_time_us: int, max_time_us: int) -> None:
+        """Like `write`, for one batch, sooner."""
+        file, data, position = self.file, batch.data, self.position
+        assert file is not None
+        length = len(data)
+        try:
+            if file.pwrite(data, position) != length:
+                write_fully(file, data, position)
+        except OSError:
+            self._roll_back()
+            raise
+        if not self.batches:
+            self.min_time_us = append_time_us
+        index = self.index
+        if position >= index.next_position:
+            index.add(first_offset, self.max_time_us, position)
+        self._crc_pending += data[4:8]
+        self.batches += 1
+        self.messages += batch.count
         self.max_time_us = max_time_us
         self.end_offset = first_offset + batch.offset_span
         # Last: a reader that sees the new position finds everything else in place.
+        self.position = position + length
+
+    def _wrote(self, position: int, end_offset: int, max_time_us: int, messages: int, batches: int) -> None:
+        self.batches += batches
+        self.messages = messages
+        self.max_time_us = max_time_us
+        self.end_offset = end_offset
+        # Last: a reader that sees the new position finds everything else in place.
         self.position = position
+
+    def _roll_back(self) -> None:
+        # Half a batch must not stay: what is appended later would lie behind it and be cut at the next recovery.
+        assert self.file is not None
+        self.file.truncate(self.position)
+        self.reserved_end = 0
 
     def note_scanned(self, batch: Batch) -> None:
         """Move on past a data batch that a scan found at `position`."""

@@ -432,26 +432,29 @@ class Volume:
                 # Nobody may write directly between planning and applying: the offsets are given out.
                 log.lock.acquire()
                 prepared.weak.append(log)
-        parts, logs = prepared.parts, prepared.logs
+        parts, logs, planned = prepared.parts, prepared.logs, prepared.tickets
+        entries = 0
         for ticket in tickets:
             if type(ticket) is AppendTicket:
                 log, batch = ticket.log, ticket.batch
-                try:
-                    log.make_room(len(batch.data), batch.count, now_us)
-                except StorageFull as error:
-                    ticket.finish(error)
-                    continue
+                if not log.has_room(len(batch.data)):
+                    try:
+                        log.make_room(len(batch.data), batch.count, now_us)
+                    except StorageFull as error:
+                        ticket.finish(error)
+                        continue
                 in_ahead = log in ahead if ahead else False
                 ticket.first_offset = log.plan(batch, now_us, prewritten=in_ahead)
                 ticket.append_time_us = now_us
                 logs[log] = None
                 if not in_ahead:
-                    parts += batch_entry(log.identity.log_id, batch.data)
-                    prepared.entries += 1
-                prepared.tickets.append(ticket)
+                    parts += batch_entry(log.log_id, batch.data)
+                    entries += 1
+                planned.append(ticket)
             else:
                 assert isinstance(ticket, ChangesTicket)
                 self._prepare_changes(prepared, ticket, ahead, now_us)
+        prepared.entries += entries
         for log in ahead:
             self._write_ahead(prepared, log)
         return prepared
@@ -510,7 +513,7 @@ class Volume:
                 ticket.first_offsets.append(log.plan(batch, now_us, prewritten=log in ahead))
                 prepared.logs[log] = None
                 if log not in ahead:
-                    prepared.parts += batch_entry(log.identity.log_id, batch.data)
+                    prepared.parts += batch_entry(log.log_id, batch.data)
                     prepared.entries += 1
             elif isinstance(change, MoveLogStart):
                 prepared.log_starts.append(change)

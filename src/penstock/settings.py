@@ -29,22 +29,44 @@ STORE_SETTINGS = (
     Setting("sync_interval_ms", 50, "ms", 1, 60_000, "how often topics with sync=interval are synced: the most they can lose"),
     Setting("journal_file_bytes", 64 * MIB, "bytes", 4 * KIB, 1024 * MIB, "size of one preallocated journal file"),
     Setting("frame_bytes", 4 * MIB, "bytes", 1 * KIB, 64 * MIB, "how much one commit cycle takes at most"),
-    Setting("reference_bytes", 256 * KIB, "bytes", 64, BATCH_BYTES_MAX, "batches from this size on go to the log before the journal"),
-    Setting("checkpoint_bytes", 64 * MIB, "bytes", 1 * KIB, 4096 * MIB, "journal written since the last checkpoint that starts one"),
-    Setting("checkpoint_interval_ms", 5_000, "ms", 10, 3_600_000, "the longest time between a change and the checkpoint that covers it"),
+    Setting(
+        "reference_bytes", 256 * KIB, "bytes", 64, BATCH_BYTES_MAX, "batches from this size on go to the log before the journal"
+    ),
+    Setting(
+        "checkpoint_bytes", 64 * MIB, "bytes", 1 * KIB, 4096 * MIB, "journal written since the last checkpoint that starts one"
+    ),
+    Setting(
+        "checkpoint_interval_ms",
+        5_000,
+        "ms",
+        10,
+        3_600_000,
+        "the longest time between a change and the checkpoint that covers it",
+    ),
     Setting("free_bytes_floor", 100 * MIB, "bytes", 0, None, "publishing stops when the file system has less than this free"),
-    Setting("reserve_bytes", 16 * MIB, "bytes", 0, 1024 * MIB, "kept aside on disk, and given up when the disk is full, to finish what was begun"),
+    Setting(
+        "reserve_bytes",
+        16 * MIB,
+        "bytes",
+        0,
+        1024 * MIB,
+        "kept aside on disk, and given up when the disk is full, to finish what was begun",
+    ),
 )
 
 TOPIC_SETTINGS = (
     Setting("sync", "always", "", None, None, "when a publish counts as committed: always, interval or os"),
-    Setting("segment_bytes", 64 * MIB, "bytes", 512, 1024 * MIB, "a segment is sealed when the next batch would make it larger"),
+    Setting(
+        "segment_bytes", 64 * MIB, "bytes", 512, 1024 * MIB, "a segment is sealed when the next batch would make it larger"
+    ),
     Setting("segment_messages", 0, "messages", 0, None, "a segment is sealed at this many messages; 0 = no limit"),
     Setting("segment_age_ms", 0, "ms", 0, None, "a segment is sealed when its first batch is this old; 0 = no limit"),
     Setting("index_interval_bytes", 4 * KIB, "bytes", 64, 16 * MIB, "distance between two entries of the sparse index"),
     Setting("coalesce_below_bytes", 64 * KIB, "bytes", 0, 16 * MIB, "sealing merges batches smaller than this; 0 = never"),
     Setting("coalesce_to_bytes", 1 * MIB, "bytes", 64, 16 * MIB, "about how large merged batches become"),
-    Setting("max_message_bytes", MESSAGE_BYTES_DEFAULT, "bytes", 1, MESSAGE_BYTES_MAX, "the largest message, with key and headers"),
+    Setting(
+        "max_message_bytes", MESSAGE_BYTES_DEFAULT, "bytes", 1, MESSAGE_BYTES_MAX, "the largest message, with key and headers"
+    ),
 )
 
 
@@ -96,9 +118,9 @@ class TopicSettings:
     def from_json(cls, values: dict[str, Any]) -> TopicSettings:
         """Read back `to_json`; an unknown name is an error, since ignoring it could change what the topic promises."""
         known = {field.name for field in fields(cls)}
-        for name in values:
+        for name, value in values.items():
             if name not in known:
-                raise BadSetting(name, values[name], "this version knows no such topic setting")
+                raise BadSetting(name, value, "this version knows no such topic setting")
         return replace(cls(), **values)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 STORES = 2
-CYCLES = 24
-"""Of one store, which is carried through all of them. On three file systems this makes 144."""
+CYCLES = 20
+"""Of one store, which is carried through all of them. On three file systems this makes 120."""
 
 
 def lose_power_while_writing(disk: LoopDisk, store: Store, rng: random.Random, seed: int, **more: object) -> None:
@@ -112,16 +112,11 @@ def test_an_interval_log_loses_no_more_than_its_interval_and_a_little(folder: st
 
 
 @pytest.mark.parametrize(
-    ("kind", "forget", "expected"),
-    [
-        ("ext4", "files", "lost-write"),
-        ("xfs", "files", "lost-write"),
-        ("ext4", "folders", "broken"),
-        ("ext4-nojournal", "temporary files", "broken"),
-    ],
+    ("kind", "forget"),
+    [("ext4", "journal"), ("xfs", "journal"), ("ext4", "segments"), ("ext4-nojournal", "temporary files")],
 )
 def test_the_harness_catches_a_store_that_forgets_to_sync(
-    kind: str, forget: str, expected: str, folder: str, rng: random.Random, seed: int
+    kind: str, forget: str, folder: str, rng: random.Random, seed: int
 ) -> None:
     """A test that cannot fail proves nothing: with a planted bug an anomaly is found soon."""
     with inspector(folder) as server, loop_disk(kind, folder) as disk:
@@ -132,4 +127,4 @@ def test_the_harness_catches_a_store_that_forgets_to_sync(
             if anomalies:
                 print(f"{forget} not synced on {kind}: caught in cycle {cycle}: {anomalies[0].splitlines()[0][:200]}")
                 return
-    pytest.fail(f"{forget} were not synced on {kind}, and nothing was noticed; expected: {expected}")
+    pytest.fail(f"{forget}: not synced on {kind}, and nothing was noticed")

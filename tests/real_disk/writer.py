@@ -78,8 +78,16 @@ class _UnsyncedFile(RealFile):
         pass
 
 
+class _SyncedOnceFile(RealFile):
+    __slots__ = ()
+
+    def sync_data(self) -> None:
+        super().sync_data()
+        self.__class__ = _UnsyncedFile
+
+
 class ForgetfulFiles(BootFiles):
-    """A planted bug: it never syncs what *which* names, though it says so. For showing that the harness catches that."""
+    """A planted bug: it does not sync what *which* names, though it says so. For showing that the harness catches that."""
 
     __slots__ = ("_which",)
 
@@ -88,8 +96,12 @@ class ForgetfulFiles(BootFiles):
         self._which = which
 
     def _spoil(self, file: RealFile) -> RealFile:
-        temporary = file.path.endswith((".tmp", ".new"))
-        if self._which == "files" or (self._which == "temporary files" and temporary):
+        if self._which == "journal" and "/journal/" in file.path:
+            # The new file is whole, and the frames in it are not synced.
+            file.__class__ = _SyncedOnceFile
+        elif (self._which == "segments" and file.path.endswith(".log")) or (
+            self._which == "temporary files" and file.path.endswith(".tmp")
+        ):
             file.__class__ = _UnsyncedFile
         return file
 

@@ -255,7 +255,9 @@ class Batch:
             raise BadBytes("batch", f"needs {header.total_bytes} bytes, {len(view) - position} are left")
         self.header = header
         self.buffer = view[position:end]
-        self._entries = c.read_directory(self.buffer, directory_at(header), header.columns, header.header_bytes, header.total_bytes)
+        self._entries = c.read_directory(
+            self.buffer, directory_at(header), header.columns, header.header_bytes, header.total_bytes
+        )
         if header.kind == KIND_DATA and c.VALUE not in self._entries:
             raise BadBytes("batch", "has no value column")
         self._columns: dict[int, Any] = {}

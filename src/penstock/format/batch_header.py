@@ -109,7 +109,7 @@ class BatchHeader(NamedTuple):
     columns: int
     incompatible: int
     compatible: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     total_bytes: int
     offset_span: int
     first_offset: int

@@ -36,7 +36,7 @@ import struct
 from array import array
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from penstock.errors import BadBytes, BadColumn, MessageTooLarge
 from penstock.format.checksum import crc32c
@@ -195,7 +195,11 @@ def encode_headers(messages: Sequence[Headers | None], codec: Codec = Codec.NONE
     if longest > HEADER_NAME_BYTES_MAX:
         raise MessageTooLarge("a header name", longest, HEADER_NAME_BYTES_MAX)
     return headers_from_parts(
-        [offset_table(counts, len(counts)), offset_table(map(len, names), len(names)), offset_table(map(len, values), len(values))],
+        [
+            offset_table(counts, len(counts)),
+            offset_table(map(len, names), len(names)),
+            offset_table(map(len, values), len(values)),
+        ],
         b"".join(names),
         value_data,
         codec,
@@ -203,9 +207,7 @@ def encode_headers(messages: Sequence[Headers | None], codec: Codec = Codec.NONE
     )
 
 
-def headers_from_parts(
-    tables: list[bytes], names: bytes, values: bytes, codec: Codec, level: int | None
-) -> EncodedColumn:
+def headers_from_parts(tables: list[bytes], names: bytes, values: bytes, codec: Codec, level: int | None) -> EncodedColumn:
     """Put a headers column together from its three offset tables (lists, names, values) and its data."""
     head = [part for table in tables for part in (table, padding(len(table)))]
     data = names + padding(len(names)) + values + padding(len(values))
@@ -213,16 +215,18 @@ def headers_from_parts(
     return EncodedColumn(HEADERS, codec, 0, head + packed, len(data), 0, 0)
 
 
-_TYPECODES = {TIME: "q", EXPIRES: "q", DELIVER: "q", PRIORITY: "B", OFFSETS: "I"}
+_TYPECODES: dict[int, Literal["q", "B", "I"]] = {TIME: "q", EXPIRES: "q", DELIVER: "q", PRIORITY: "B", OFFSETS: "I"}
 
 
 def encode_numbers(column: int, values: Sequence[int | None], flags: int = 0) -> EncodedColumn:
     """Encode a fixed-width column of numbers; None is null, except in the priority and offsets columns."""
     typecode = _TYPECODES[column]
     validity = b""
+    numbers: array[int]
+    known: Sequence[int]
     try:
-        numbers = array(typecode, values)  # type: ignore[arg-type]  # fails on None
-        known: Sequence[int] = numbers
+        numbers = array(typecode, cast("Sequence[int]", values))  # fails on None
+        known = numbers
     except TypeError:
         if column in (PRIORITY, OFFSETS):
             raise BadColumn(NAMES[column], "must be whole numbers without None") from None
@@ -236,7 +240,7 @@ def encode_numbers(column: int, values: Sequence[int | None], flags: int = 0) ->
         raise BadColumn(NAMES[column], "a number is out of range") from None
     table = numbers.tobytes()
     parts = [validity, table, padding(len(table))]
-    low, high = (min(known), max(known)) if len(known) else (0, 0)
+    low, high = (min(known), max(known)) if known else (0, 0)
     return EncodedColumn(column, Codec.NONE, flags, parts, sum(map(len, parts)), low, high)
 
 

@@ -86,8 +86,7 @@ def compress_block(codec: Codec, level: int | None, raw: bytes | memoryview) -> 
         library = _lz4_block()
         if library is None:
             raise _missing_for_writing(codec)
-        packed = library.compress(raw, store_size=False)
-        return packed
+        return bytes(library.compress(raw, store_size=False))
     raise AssertionError(codec)
 
 

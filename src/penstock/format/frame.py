@@ -70,7 +70,9 @@ class JournalFileHeader(NamedTuple):
 
     def encode(self) -> bytes:
         """The 64 bytes at the start of the file."""
-        data = bytearray(_FILE.pack(JOURNAL_MAGIC, 0, JOURNAL_VERSION, self.store_id, self.sequence, self.file_uid, self.first_number))
+        data = bytearray(
+            _FILE.pack(JOURNAL_MAGIC, 0, JOURNAL_VERSION, self.store_id, self.sequence, self.file_uid, self.first_number)
+        )
         _U32.pack_into(data, 8, crc32c(memoryview(data)[12:]))
         return bytes(data)
 
@@ -93,7 +95,7 @@ class Reference(NamedTuple):
     """Where a batch lies that was written to its log before the frame that commits it."""
 
     log_id: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     first_offset: int
     offset_span: int
     segment_uid: int

@@ -87,4 +87,6 @@ class IndexSnapshot(NamedTuple):
                 raise BadBytes("index", "its entries do not rise")
         if len(positions) and positions[-1] >= valid:
             raise BadBytes("index", "it points past what it covers")
-        return cls(uid, valid, end, time_us, batches, crc_of_crcs, offsets, times_us, positions, bytes(memoryview(data)[entries_end:]))
+        return cls(
+            uid, valid, end, time_us, batches, crc_of_crcs, offsets, times_us, positions, bytes(memoryview(data)[entries_end:])
+        )

@@ -40,7 +40,9 @@ def cut(batch: Batch, start: int, stop: int) -> EncodedBatch:
         encoded.append(c.encode_numbers(c.OFFSETS, [batch.offset(index) - first for index in range(start, stop)]))
     if batch.runs():
         encoded.append(_encode_runs(_runs_of(batch, start, stop)))
-    return batch_from_columns(encoded, stop - start, span, producer=None, transaction=batch.transaction, schema_id=batch.schema_id)
+    return batch_from_columns(
+        encoded, stop - start, span, producer=None, transaction=batch.transaction, schema_id=batch.schema_id
+    )
 
 
 def merge(batches: Sequence[Batch]) -> EncodedBatch:
@@ -89,9 +91,7 @@ def _join_columns(parts: list[Part], codec: Codec, *, absolute: bool) -> list[c.
         encoded.append(_join_headers(parts, codec))
     if absolute or c.TIME in present:
         encoded.append(_join_message_times(parts, absolute=absolute))
-    for column in _TIMES:
-        if column in present:
-            encoded.append(_join_moments(column, parts, absolute=absolute))
+    encoded += [_join_moments(column, parts, absolute=absolute) for column in _TIMES if column in present]
     if c.PRIORITY in present:
         numbers = [batch.priority(index) for batch, start, stop in parts for index in range(start, stop)]
         encoded.append(c.encode_numbers(c.PRIORITY, numbers))

@@ -90,7 +90,7 @@ class SegmentHeader(NamedTuple):
             raise UnsupportedFormat("a segment", f"version {fields[2]}")
         if fields[4]:
             raise UnsupportedFormat("a segment", f"flags {fields[4]:#x}")
-        return cls(*fields[6:13], fields[14], fields[15])
+        return cls._make((*fields[6:13], fields[14], fields[15]))
 
 
 class Footer(NamedTuple):

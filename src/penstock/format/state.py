@@ -32,7 +32,7 @@ class ProducerRecord(NamedTuple):
     first_offset: int
     append_time_us: int
     incarnation: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
 
 
 class EpochStart(NamedTuple):

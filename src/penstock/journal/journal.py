@@ -18,6 +18,7 @@ is gone, and that is reported as damage and not passed over.
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
 import threading
@@ -79,9 +80,7 @@ class Journal:
     maintenance thread beside them.
     """
 
-    def __init__(
-        self, files: FileSystem, directory: str, store_id: bytes, file_bytes: int, *, read_only: bool = False
-    ) -> None:
+    def __init__(self, files: FileSystem, directory: str, store_id: bytes, file_bytes: int, *, read_only: bool = False) -> None:
         self._read_only = read_only
         self._files = files
         self._directory = directory
@@ -130,7 +129,11 @@ class Journal:
             view, header = self._read_file(path, sequence)
             position = JOURNAL_HEADER_BYTES
             while (frame := _frame_at(view, position, header.file_uid)) is not None:
-                if stop is not None or (number and frame.number != number + 1) or (not number and frame.number > after_number + 1):
+                if (
+                    stop is not None
+                    or (number and frame.number != number + 1)
+                    or (not number and frame.number > after_number + 1)
+                ):
                     break
                 number = frame.number
                 if number > after_number:
@@ -338,7 +341,8 @@ def _frame_at(view: memoryview, position: int, file_uid: int) -> FrameHeader | N
 
 def _later_frame(view: memoryview, position: int, file_uid: int, number: int) -> int | None:
     """The number of a valid frame of this use of the file at or behind *position* that is newer than *number*, if any."""
-    content = view.obj if hasattr(view.obj, "find") and len(view.obj) == len(view) else bytes(view)
+    # A mapped file can be searched in place; anything else is copied once.
+    content = view.obj if isinstance(view.obj, (bytes, mmap.mmap)) and view.nbytes == len(view.obj) else bytes(view)
     uid = file_uid.to_bytes(8, "little")
     at = content.find(FRAME_MAGIC, position)
     while at >= 0:

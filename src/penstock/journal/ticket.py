@@ -57,7 +57,7 @@ class Ticket:
                     self._waiters = []
                 self._waiters.append(waiter)
                 # Both orders are safe: whoever finishes the ticket sets `done` before it looks for waiters.
-                if self.done:
+                if self._is_done():
                     break
                 if not waiter.acquire(timeout=-1 if timeout is None else timeout) and not self.done:
                     raise WaitTimeout("the commit", timeout or 0.0)
@@ -66,6 +66,9 @@ class Ticket:
                     self._leader.help(self)
         if self.error is not None:
             raise self.error
+
+    def _is_done(self) -> bool:
+        return self.done
 
     def on_done(self, callback: Callable[[Ticket], None]) -> None:
         """Call *callback* once with this ticket when it is done: in the committing thread, or here if it is done already."""

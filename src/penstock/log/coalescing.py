@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile
@@ -44,7 +45,7 @@ def find_segment_to_coalesce(log: PartitionLog, keep_from: int, done: set[int]) 
     if not settings.coalesce_below_bytes:
         return None
     firsts = log.segment_firsts
-    for first, following in zip(firsts, firsts[1:], strict=False):
+    for first, following in pairwise(firsts):
         if following > min(keep_from, log.durable_end):
             break
         segment = log.segment(first)
@@ -80,15 +81,17 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
     state = EncodedBatch(bytearray(stored_state), state_header.header_bytes, 0, 0)
     rewritten = Segment.create(files, temporary, header, state, settings.index_interval_bytes)
     try:
+        messages = 0
         for batch, stamps in _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes):
             first, append_time_us, max_time_us, durable_end, epoch = stamps
             batch.stamp(first, append_time_us, max_time_us, header.segment_uid, durable_end, epoch)
             rewritten.write([batch], [(first, append_time_us, max_time_us)])
+            messages += batch.count
             pause()
         rewritten.min_time_us = segment.min_time_us
         _write_footer(rewritten, segment)
         rewritten.sync()
-        _compare(rewritten, segment)
+        _compare(rewritten, segment, messages)
     except BaseException:
         rewritten.close()
         if files.exists(temporary):
@@ -161,15 +164,14 @@ def _flush(group: list[Batch]) -> tuple[EncodedBatch, _Stamps]:
     return merge(group), stamps
 
 
-def _compare(rewritten: Segment, segment: Segment) -> None:
+def _compare(rewritten: Segment, segment: Segment, messages: int) -> None:
     """Read the new file back: it must hold as many messages, in the same range, with every checksum right."""
-    messages = 0
+    found = 0
     end = segment.first_offset
     for batch in _all_batches(rewritten):
         if batch.first_offset < end:
             raise DamagedFile(rewritten.path, 0, batch.first_offset, "the rewritten segment goes back")
-        messages += batch.header.count
+        found += batch.header.count
         end = batch.end_offset
-    if messages != rewritten.messages or end > segment.end_offset:
-        raise DamagedFile(rewritten.path, 0, end, f"the rewritten segment has {messages} messages instead of {segment.messages}")
-
+    if found != messages or end > segment.end_offset:
+        raise DamagedFile(rewritten.path, 0, end, f"the rewritten segment has {found} messages instead of {messages}")

@@ -124,7 +124,11 @@ class LogReader:
         segment = Segment(self._files, path, header, OffsetIndex(self._settings.index_interval_bytes))
         segment.file = file
         snapshot = read_index_cache(self._files, segment)
-        if snapshot is not None and SEGMENT_HEADER_BYTES < snapshot.valid_position and snapshot.end_offset <= self.committed_end:
+        if (
+            snapshot is not None
+            and snapshot.valid_position > SEGMENT_HEADER_BYTES
+            and snapshot.end_offset <= self.committed_end
+        ):
             segment.index.restore(snapshot.offsets, snapshot.times_us, snapshot.positions)
             segment.position = snapshot.valid_position
             segment.end_offset = snapshot.end_offset

@@ -27,6 +27,7 @@ import os
 import secrets
 import threading
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
@@ -214,8 +215,7 @@ class PartitionLog:
         tail = self._tail
         assert tail is not None
         first = self._end
-        if now_us > self.max_time_us:
-            self.max_time_us = now_us
+        self.max_time_us = max(self.max_time_us, now_us)
         if prewritten:
             set_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
         self._stamp_into(tail, batch, first, now_us, self.log_epoch)
@@ -523,7 +523,9 @@ class PartitionLog:
 
     # -- removing ---------------------------------------------------------------------------------------------------
 
-    def retention_start(self, *, before_time_us: int | None, bytes_max: int | None, messages_max: int | None, keep_from: int) -> int:
+    def retention_start(
+        self, *, before_time_us: int | None, bytes_max: int | None, messages_max: int | None, keep_from: int
+    ) -> int:
         """
         Where the log would begin if sealed segments were dropped by these rules; the present start if none may go.
 
@@ -535,7 +537,7 @@ class PartitionLog:
         sizes = {first: self._segment_bytes(first) for first in firsts} if bytes_max is not None else {}
         total = sum(sizes.values())
         start = self.log_start
-        for first, following in zip(firsts, firsts[1:], strict=False):
+        for first, following in pairwise(firsts):
             if following > limit:
                 break
             too_old = before_time_us is not None and self.segment(first).max_time_us < before_time_us
@@ -559,7 +561,7 @@ class PartitionLog:
         """
         self.log_start = max(self.log_start, log_start)
         firsts = self._firsts
-        doomed = [first for first, following in zip(firsts, firsts[1:], strict=False) if following <= self.log_start]
+        doomed = [first for first, following in pairwise(firsts) if following <= self.log_start]
         if not doomed:
             return 0, 0
         # Readers stop finding the segments before their files go.
@@ -597,9 +599,7 @@ _FULL = (28, 122, 27)  # ENOSPC, EDQUOT, EFBIG
 
 
 def write_cache(files: FileSystem, path: str, data: bytes) -> None:
-    """
-    Store a cache file. It is not synced: a crash may lose or tear it, and its CRC tells. Errors are of no consequence.
-    """
+    """Store a cache file. It is not synced: a crash may lose or tear it, and its CRC tells. Errors are of no consequence."""
     temporary = path + ".tmp"
     try:
         if files.exists(temporary):

@@ -193,7 +193,9 @@ class LogRecovery:
             if durable or is_whole_header(data):
                 file.close()
                 raise
-            header = SegmentHeader(self._identity.store_id, self._identity.topic_id, self._identity.partition, 0, first, 0, 0, 0, 0)
+            header = SegmentHeader(
+                self._identity.store_id, self._identity.topic_id, self._identity.partition, 0, first, 0, 0, 0, 0
+            )
             segment = Segment(self._files, path, header, OffsetIndex(self._settings.index_interval_bytes))
             segment.file = file
             return _Scan(segment, problem=error.reason)

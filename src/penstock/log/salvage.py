@@ -65,8 +65,9 @@ def salvage(data: bytes, first_offset: int, identity: LogIdentity, stop_offset: 
             break
         batch, reason = _batch(view, position, uid)
         if batch is not None and batch.header.kind == KIND_DATA:
-            if batch.first_offset < end or (batch.first_offset > end and not rewritten and not bad):
-                batch, reason = None, f"offset {batch.first_offset} where {end} is next"
+            gap = batch.first_offset - end
+            if gap < 0 or (gap > 0 and not rewritten and not bad):
+                batch, reason = None, f"offset {end + gap} where {end} is next"
         if batch is None:
             following = _next_good(view, position, uid, end)
             bad.append(BadRange(position, following, end, reason))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, DamagedFile, StorageFull
 from penstock.files import write_buffers_fully, write_fully
 from penstock.format.batch import Batch
-from penstock.format.checksum import crc32c
 from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, MAGIC, BatchHeader, parse_header
+from penstock.format.checksum import crc32c
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import (
     FOOTER_BYTES,

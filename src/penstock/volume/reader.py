@@ -9,7 +9,7 @@ recovery will bring back.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from penstock.errors import TopicNotFound, Unavailable
 from penstock.files import RealFileSystem
@@ -117,7 +117,7 @@ class VolumeReader:
             log.close()
         self._positions.close()
 
-    def __enter__(self) -> VolumeReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -38,6 +38,7 @@ from penstock.log.recovery import LogRecovery, TailReport, cut_log
 
 if TYPE_CHECKING:
     from penstock.files import FileSystem
+    from penstock.format.batch_header import BatchHeader
     from penstock.format.checkpoint import Checkpoint, LogRow
     from penstock.journal.journal import Journal, Replayed
     from penstock.log.positions import Position
@@ -123,7 +124,7 @@ class VolumeRecovery:
                     self._log_starts[entry.owner] = max(self._log_starts.get(entry.owner, 0), start)
 
     @staticmethod
-    def _header(frame: Replayed, entry: FrameEntry):  # type: ignore[no-untyped-def]  # noqa: ANN205
+    def _header(frame: Replayed, entry: FrameEntry) -> BatchHeader:
         try:
             return parse_header(entry.body)
         except BadBytes as error:
@@ -176,7 +177,8 @@ class VolumeRecovery:
         position = self._known.get((log.identity.topic_id, log.identity.partition))
         if position is not None and log.committed_end < position.end:
             raise MissingData(
-                log.directory, f"offsets up to {position.end} were committed in this boot, and only {log.committed_end} are found"
+                log.directory,
+                f"offsets up to {position.end} were committed in this boot, and only {log.committed_end} are found",
             )
 
     # -- redo -------------------------------------------------------------------------------------------------------

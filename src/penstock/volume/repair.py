@@ -81,7 +81,11 @@ class Repairer:
             checkpoint = self._checkpoint(store_id)
             number, sequence = self._journal(store_id, checkpoint)
             rows = [
-                self._log(LogIdentity(store_id, record.topic_id, record.name, partition, record.first_log_id + partition), record, checkpoint)
+                self._log(
+                    LogIdentity(store_id, record.topic_id, record.name, partition, record.first_log_id + partition),
+                    record,
+                    checkpoint,
+                )
                 for record in topics
                 for partition in range(record.partitions)
             ]
@@ -172,9 +176,7 @@ class Repairer:
             result = self._fill(identity, record, directory, expected, known, result)
         return result
 
-    def _fill(
-        self, identity: LogIdentity, record: TopicRecord, directory: str, first: int, end: int, before: LogRow
-    ) -> LogRow:
+    def _fill(self, identity: LogIdentity, record: TopicRecord, directory: str, first: int, end: int, before: LogRow) -> LogRow:
         """An empty segment for offsets [first, end), of which nothing is left."""
         path = os.path.join(directory, segment_name(first))
         self._lost.append(Lost(path, first, end, "the segment was missing; an empty one takes its place"))
@@ -193,7 +195,9 @@ class Repairer:
             tail = found.batches[-1] if found.batches else None
             position = (len(data) - FOOTER_BYTES) if found.footer else _end_of(found)
             time_us = tail.header.max_time_us if tail else before.max_time_us
-            return LogRow(identity.log_id, found.end_offset, before.log_start, first, position, max(time_us, before.max_time_us))
+            return LogRow(
+                identity.log_id, found.end_offset, before.log_start, first, position, max(time_us, before.max_time_us)
+            )
         self._set_aside(path)
         for one in bad:
             self._lost.append(Lost(path, one.offset, None, f"bytes [{one.start}, {one.end}): {one.reason}"))
@@ -249,7 +253,11 @@ class Repairer:
         for generation in (checkpoint.generation + 1, checkpoint.generation + 2):
             checkpoints.store(
                 checkpoint._replace(
-                    generation=generation, frame_number=number, journal_sequence=sequence, clean=checkpoint.clean, rows=tuple(rows)
+                    generation=generation,
+                    frame_number=number,
+                    journal_sequence=sequence,
+                    clean=checkpoint.clean,
+                    rows=tuple(rows),
                 )
             )
         if self._quarantine is not None:

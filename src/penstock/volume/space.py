@@ -48,7 +48,9 @@ class Space:
         with contextlib.suppress(OSError):
             if self._files.free_bytes(self._directory) < self._floor_bytes + self._reserve_bytes:
                 return False
-            file = self._files.open(self._path, write=True) if self._files.exists(self._path) else self._files.create(self._path)
+            file = (
+                self._files.open(self._path, write=True) if self._files.exists(self._path) else self._files.create(self._path)
+            )
             try:
                 self.has_reserve = file.reserve(0, self._reserve_bytes)
             finally:

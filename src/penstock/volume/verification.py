@@ -17,8 +17,8 @@ from penstock.format.index import IndexSnapshot
 from penstock.journal.checkpoints import NAMES
 from penstock.journal.journal import Journal
 from penstock.journal.small_file import read_small_file
-from penstock.log.positions import PositionsReader
 from penstock.log.partition_log import LogIdentity
+from penstock.log.positions import PositionsReader
 from penstock.log.salvage import salvage
 from penstock.log.segment import INDEX_SUFFIX, parse_segment_name, segment_name
 from penstock.volume.identity import JOURNAL, TOPICS, read_identity
@@ -146,7 +146,12 @@ class Verifier:
         return {key: position.end for key, position in (positions or {}).items()}
 
     def _log(
-        self, store_id: bytes, record: TopicRecord, partition: int, checkpoint: Checkpoint | None, ends: dict[tuple[bytes, int], int]
+        self,
+        store_id: bytes,
+        record: TopicRecord,
+        partition: int,
+        checkpoint: Checkpoint | None,
+        ends: dict[tuple[bytes, int], int],
     ) -> None:
         identity = LogIdentity(store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
         directory = os.path.join(self._path, TOPICS, record.name, str(partition))
@@ -166,11 +171,15 @@ class Verifier:
                 missing = os.path.join(directory, segment_name(expected))
                 self._damage(missing, f"offsets [{expected}, {first}) are missing", offset=expected)
             last = at + 1 == len(firsts)
-            expected = self._segment(path, first, identity, known if last else firsts[at + 1], sealed=not last and firsts[at + 1] <= known)
+            expected = self._segment(
+                path, first, identity, known if last else firsts[at + 1], sealed=not last and firsts[at + 1] <= known
+            )
             if not last and expected < firsts[at + 1] and expected >= known:
                 break
         if expected < known:
-            self._damage(os.path.join(directory, segment_name(expected)), f"offsets [{expected}, {known}) are missing", offset=expected)
+            self._damage(
+                os.path.join(directory, segment_name(expected)), f"offsets [{expected}, {known}) are missing", offset=expected
+            )
 
     def _segment(self, path: str, first: int, identity: LogIdentity, stop: int, *, sealed: bool) -> int:
         data = read_segment(self._files, path)

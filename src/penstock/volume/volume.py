@@ -20,7 +20,7 @@ import contextlib
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -138,7 +138,9 @@ class Volume:
             Corrupt: stored data is damaged; nothing was changed.
             OSError: the file system refused something.
         """
-        volume = cls(os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock())
+        volume = cls(
+            os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock()
+        )
         volume._open(create=create, background=background)
         return volume
 
@@ -261,7 +263,7 @@ class Volume:
         if self._lock is not None:
             self._lock.release()
 
-    def __enter__(self) -> Volume:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -495,7 +497,9 @@ class Volume:
             return dict.fromkeys(sorted(found, key=lambda log: log.identity.log_id))
         return found
 
-    def _prepare_changes(self, prepared: _Prepared, ticket: ChangesTicket, ahead: dict[PartitionLog, None], now_us: int) -> None:
+    def _prepare_changes(
+        self, prepared: _Prepared, ticket: ChangesTicket, ahead: dict[PartitionLog, None], now_us: int
+    ) -> None:
         needs: dict[PartitionLog, int] = {}
         for change in ticket.changes:
             if isinstance(change, Append):
@@ -764,4 +768,3 @@ class Volume:
                 self._changed_since = self._clock.monotonic()
             return False
         return (self._clock.monotonic() - changed) * 1000 >= self.settings.checkpoint_interval_ms
-

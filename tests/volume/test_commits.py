@@ -1,0 +1,222 @@
+"""Commits: one sync for many, nothing visible before it, tickets and blocking callers."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import BatchTooLarge, Closed, OffsetOutOfRange, WaitTimeout
+from penstock.format.batch import encode_batch, encode_single
+from penstock.settings import StoreSettings, TopicSettings
+from penstock.values import SyncMode
+from penstock.volume.tickets import Append, Other
+from penstock.volume.volume import Volume
+from tests.volume.gated_files import GatedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.journal.ticket import Ticket
+
+SETTINGS = StoreSettings(journal_file_bytes=1024 * 1024, frame_bytes=256 * 1024, reference_bytes=64 * 1024, free_bytes_floor=0, reserve_bytes=0)
+
+
+@pytest.fixture
+def files() -> GatedFileSystem:
+    """A real file system with a gate before the journal's syncs."""
+    return GatedFileSystem()
+
+
+@pytest.fixture
+def volume(tmp_path: Path, files: GatedFileSystem) -> Iterator[Volume]:
+    """An open store with two topics."""
+    with Volume.open(tmp_path / "store", settings=SETTINGS, files=files) as volume:
+        volume.create_topic("t", 4)
+        volume.create_topic("weak", 1, TopicSettings(sync=SyncMode.OS))
+        yield volume
+        files.gate.set()
+
+
+def test_a_message_is_invisible_and_its_publish_unreturned_until_the_sync(volume: Volume, files: GatedFileSystem) -> None:
+    """I3, I6: while the sync is held back nobody sees the message and nobody is answered."""
+    log = volume.log("t")
+    files.gate.clear()
+    files.at_gate.clear()
+    ticket = volume.submit(log, encode_single(b"one"))
+    assert files.at_gate.wait(10)
+    assert not ticket.done
+    assert log.committed_end == 0
+    with pytest.raises(OffsetOutOfRange):
+        log.read(1)
+    assert log.read(0) == []
+    files.gate.set()
+    ticket.wait(10)
+    assert ticket.first_offset == 0
+    assert bytes(log.read(0)[0].value(0) or b"") == b"one"
+
+
+def test_many_publishes_share_one_sync(volume: Volume, files: GatedFileSystem) -> None:
+    """What gathers while one sync runs is committed by the next one."""
+    log = volume.log("t")
+    files.gate.clear()
+    files.at_gate.clear()
+    first = volume.submit(log, encode_single(b"first"))
+    assert files.at_gate.wait(10)
+    before = files.journal_syncs
+    others = [volume.submit(volume.log("t", number % 4), encode_single(b"more")) for number in range(200)]
+    files.gate.set()
+    for ticket in [first, *others]:
+        ticket.wait(10)
+    assert files.journal_syncs - before <= 3
+
+
+def test_blocking_threads_share_syncs_and_get_dense_offsets(volume: Volume, files: GatedFileSystem) -> None:
+    """Sixteen threads on one log: each gets its own offsets, together they are dense, and there are fewer syncs than publishes."""
+    log = volume.log("t")
+    offsets: list[int] = []
+    before = files.journal_syncs
+
+    def publish() -> None:
+        for number in range(50):
+            offsets.append(volume.append(log, encode_single(b"%d" % number)))
+
+    threads = [threading.Thread(target=publish) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(offsets) == list(range(800))
+    assert log.committed_end == 800
+    assert files.journal_syncs - before < 800
+
+
+def test_order_of_one_publisher_is_kept(volume: Volume) -> None:
+    """I7: tickets of one thread to one log are committed in the order of their submission."""
+    log = volume.log("t")
+    tickets = [volume.submit(log, encode_single(b"%d" % number)) for number in range(500)]
+    for ticket in tickets:
+        ticket.wait(10)
+    assert [ticket.first_offset for ticket in tickets] == list(range(500))
+
+
+def test_a_ticket_that_nobody_waits_for_is_committed(volume: Volume) -> None:
+    """The background thread carries it out, and the callback tells."""
+    done = threading.Event()
+    seen: list[Ticket] = []
+
+    def note(ticket: Ticket) -> None:
+        seen.append(ticket)
+        done.set()
+
+    ticket = volume.submit(volume.log("t"), encode_single(b"x"))
+    ticket.on_done(note)
+    assert done.wait(10)
+    assert seen == [ticket]
+
+
+def test_waiting_too_long_is_a_timeout_and_the_commit_goes_on(volume: Volume, files: GatedFileSystem) -> None:
+    """`WaitTimeout` is a `TimeoutError`; the ticket is still good."""
+    files.gate.clear()
+    files.at_gate.clear()
+    ticket = volume.submit(volume.log("t"), encode_single(b"x"))
+    assert files.at_gate.wait(10)
+    with pytest.raises(WaitTimeout) as caught:
+        ticket.wait(0.01)
+    assert isinstance(caught.value, TimeoutError)
+    files.gate.set()
+    ticket.wait(10)
+    assert ticket.first_offset == 0
+
+
+def test_a_waiting_reader_is_woken_by_the_commit(volume: Volume) -> None:
+    """`wait_for` sleeps until the offset is committed."""
+    log = volume.log("t")
+    woken = threading.Event()
+
+    def wait() -> None:
+        if log.wait_for(0, timeout=20):
+            woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    volume.append(log, encode_single(b"x"))
+    assert woken.wait(10)
+    thread.join()
+    assert not log.wait_for(5, timeout=0.01)
+    assert log.wait_for(0, timeout=0)
+
+
+def test_listeners_hear_of_commits_until_they_are_removed(volume: Volume) -> None:
+    """For event loops: a callback after each commit."""
+    log = volume.log("t")
+    heard: list[int] = []
+    remove = log.add_listener(lambda: heard.append(log.committed_end))
+    volume.append(log, encode_single(b"x"))
+    remove()
+    volume.append(log, encode_single(b"y"))
+    assert heard == [1]
+
+
+def test_a_change_to_several_logs_is_one_frame(volume: Volume) -> None:
+    """All of it is committed together; other layers' entries travel with it."""
+    applied: list[bytes] = []
+    volume.on_other(9, applied.append)
+    logs = [volume.log("t", partition) for partition in range(3)]
+    changes = [*[Append(log, encode_batch([b"a", b"b"])) for log in logs], Other(9, b"done")]
+    ticket = volume.submit_changes(changes)
+    ticket.wait(10)
+    assert ticket.first_offsets == [0, 0, 0]
+    assert volume.ends(logs) == [2, 2, 2]
+    assert applied == [b"done"]
+
+
+def test_a_weak_topic_can_publish_strictly(volume: Volume) -> None:
+    """sync=always on one publish to a topic with sync=os goes through the journal by reference."""
+    log = volume.log("weak")
+    assert volume.append(log, encode_single(b"weak")) == 0
+    assert volume.append(log, encode_single(b"strict"), sync=SyncMode.ALWAYS) == 1
+    assert volume.append(log, encode_single(b"weak again")) == 2
+    assert [bytes(batch.value(0) or b"") for batch in log.read(0)] == [b"weak", b"strict", b"weak again"]
+
+
+def test_a_batch_over_the_limit_is_refused_and_changes_nothing(volume: Volume) -> None:
+    """R10: the limit is checked before anything is planned."""
+    log = volume.log("t")
+    with pytest.raises(BatchTooLarge):
+        volume.append(log, encode_batch([bytes(9 * 1024 * 1024)]))
+    with pytest.raises(BatchTooLarge):
+        volume.submit_changes([Append(log, encode_batch([bytes(9 * 1024 * 1024)]))])
+    assert log.committed_end == 0
+    assert volume.append(log, encode_single(b"x")) == 0
+
+
+def test_closing_commits_what_waits_and_refuses_the_rest(tmp_path: Path) -> None:
+    """Close flushes; afterwards nothing is taken."""
+    volume = Volume.open(tmp_path / "store", settings=SETTINGS)
+    volume.create_topic("t")
+    tickets = [volume.submit(volume.log("t"), encode_single(b"%d" % number)) for number in range(50)]
+    volume.close()
+    assert all(ticket.done and ticket.error is None for ticket in tickets)
+    with pytest.raises(Closed):
+        volume.append(volume.log("t"), encode_single(b"late"))
+    volume.close()
+    with Volume.open(tmp_path / "store", settings=SETTINGS) as again:
+        assert again.log("t").committed_end == 50
+
+
+def test_the_interval_mode_syncs_within_its_interval(tmp_path: Path) -> None:
+    """sync=interval: what was written is durable in the log's own files soon after, without anybody asking."""
+    settings = StoreSettings(sync_interval_ms=5, free_bytes_floor=0, reserve_bytes=0)
+    with Volume.open(tmp_path / "store", settings=settings) as volume:
+        volume.create_topic("t", 1, TopicSettings(sync=SyncMode.INTERVAL))
+        log = volume.log("t")
+        volume.append(log, encode_single(b"x"))
+        waited = threading.Event()
+        for _ in range(2_000):
+            if log.durable_end == 1:
+                break
+            waited.wait(0.005)
+        assert log.durable_end == 1

@@ -215,8 +215,8 @@ def examine(files: SimulatedFileSystem, store: Store, damaged_path: str = "") ->
     """
     Open a damaged store and read all of it: "whole", or the names of the typed errors that came.
 
-    All topics are read in one sweep; the one that the damaged file belongs to also from each of its offsets, by a reader that
-    takes one batch at a time.
+    Where the damaged file belongs to a topic, that topic is read in one sweep and then from each of its offsets, by a reader
+    that takes one batch at a time; of the other one only the end is looked at, to save time. Else all are read in one sweep.
 
     Raises:
         SilentLoss: something was read that was not written, or less than was committed without an error.
@@ -232,16 +232,18 @@ def examine(files: SimulatedFileSystem, store: Store, damaged_path: str = "") ->
     outcomes = set()
     for topic, expected in store.batches.items():
         log = volume.log(topic)
-        outcomes.add(_sweep(log, expected))
+        if (log.log_start, log.committed_end) != (0, expected[-1].end_offset):
+            raise SilentLoss(f"{log} should end at {expected[-1].end_offset}")
         if f"/{topic}/" in damaged_path:
             outcomes |= {_seek(log, batch, offset) for batch in expected for offset in range(batch.first_offset, batch.end_offset)}
+        elif "/topics/" in damaged_path:
+            continue
+        outcomes.add(_sweep(log, expected))
     volume._release()
     return ", ".join(sorted(outcomes - {"whole"})) or "whole"
 
 
 def _sweep(log: PartitionLog, expected: list[Stored]) -> str:
-    if (log.log_start, log.committed_end) != (0, expected[-1].end_offset):
-        raise SilentLoss(f"{log} should end at {expected[-1].end_offset}")
     try:
         found = read_all(log)
     except Corrupt as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,7 @@ from penstock.errors import (
     UnsupportedFormat,
 )
 from penstock.format.batch import Batch, encode_batch, encode_single
+from penstock.format.checksum import crc32c
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.testing import FakeClock, Operation, SimulatedFileSystem
 from penstock.values import SyncMode
@@ -35,10 +37,14 @@ from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.log.partition_log import PartitionLog
 
 PATH = "/store"
-SETTINGS = StoreSettings(journal_file_bytes=16 * 1024, frame_bytes=8 * 1024, reference_bytes=1024, free_bytes_floor=0, reserve_bytes=0)
+SETTINGS = StoreSettings(
+    journal_file_bytes=16 * 1024, frame_bytes=8 * 1024, reference_bytes=1024, free_bytes_floor=0, reserve_bytes=0
+)
 TOPIC = TopicSettings(segment_bytes=3_000, index_interval_bytes=256)
 WEAK = TopicSettings(sync=SyncMode.OS, segment_bytes=3_000)
 SEGMENT = f"{PATH}/topics/t/0/{0:020d}.log"
@@ -70,6 +76,16 @@ def _crash(files: SimulatedFileSystem, keep: str = "nothing", seed: int = 1) -> 
     return files.crash(random.Random(seed), keep=keep)  # type: ignore[arg-type]
 
 
+def _crash_at(files: SimulatedFileSystem, index: int, states: list[SimulatedFileSystem]) -> Callable[[Operation], None]:
+    """A watcher that adds the crash states of one operation to *states*."""
+
+    def watch(operation: Operation) -> None:
+        if operation.index == index:
+            states.extend(_crash(files, "random", seed) for seed in range(6))
+
+    return watch
+
+
 # -- invariants -----------------------------------------------------------------------------------------------------
 
 
@@ -95,8 +111,7 @@ def test_i2_offsets_are_dense_from_zero_and_a_cut_tail_is_not_an_acknowledged_on
     volume, log = _new(files)
     given: list[int] = []
     for turn in range(6):
-        for _ in range(7):
-            given.append(volume.append(log, encode_single(b"x" * 90)))
+        given += [volume.append(log, encode_single(b"x" * 90)) for _ in range(7)]
         if turn % 2:
             files = _crash(files, "random", turn)
         else:
@@ -144,13 +159,11 @@ def test_i4_a_failed_publish_is_never_visible_in_part() -> None:
         volume.create_topic("t", 2, TOPIC)
         states: list[SimulatedFileSystem] = []
 
-        def watch(operation: Operation, files: SimulatedFileSystem = files, states: list[SimulatedFileSystem] = states) -> None:
-            if operation.index == base + stop:
-                states.extend(_crash(files, "random", seed) for seed in range(6))
-
-        base = files.operations
-        files.on_operation = watch
-        changes = [Append(volume.log("t", 0), encode_batch([b"a"] * 3)), Append(volume.log("t", 1), encode_batch([b"b" * 1_500] * 2))]
+        files.on_operation = _crash_at(files, files.operations + stop, states)
+        changes = [
+            Append(volume.log("t", 0), encode_batch([b"a"] * 3)),
+            Append(volume.log("t", 1), encode_batch([b"b" * 1_500] * 2)),
+        ]
         volume.submit_changes(changes).wait()
         files.on_operation = None
         if not states:
@@ -302,7 +315,7 @@ def test_i12_derived_files_may_be_gone_old_or_corrupt() -> None:
     for number in range(20):
         volume.append(log, encode_single(b"%d" % number))
     volume.close()
-    old = {path: content for path, content in files.files().items() if path.endswith(".idx") or path.endswith("positions")}
+    old = {path: content for path, content in files.files().items() if path.endswith((".idx", "positions"))}
     volume = _open(files)
     for number in range(20, 30):
         volume.append(volume.log("t"), encode_single(b"%d" % number))
@@ -454,7 +467,7 @@ def test_r6_no_derived_file_runs_ahead_of_the_log() -> None:
 def test_r7_a_full_disk_refuses_cleanly_and_recovers_without_a_restart(topic: TopicSettings) -> None:
     """Publishes are refused, nothing is half stored, reading goes on, and with space publishing goes on."""
     files = SimulatedFileSystem()
-    settings = StoreSettings(journal_file_bytes=16 * 1024, frame_bytes=8 * 1024, reference_bytes=1024, free_bytes_floor=0, reserve_bytes=4096)
+    settings = replace(SETTINGS, reserve_bytes=4096)
     volume = _open(files, settings)
     volume.create_topic("t", 1, topic)
     log = volume.log("t")
@@ -478,7 +491,7 @@ def test_r7_a_full_disk_refuses_cleanly_and_recovers_without_a_restart(topic: To
 def test_r7_publishing_stops_at_the_floor_before_the_disk_is_full() -> None:
     """The error says how much is free and what the floor is."""
     files = SimulatedFileSystem(capacity_bytes=10_000_000)
-    volume = _open(files, StoreSettings(journal_file_bytes=16 * 1024, frame_bytes=8 * 1024, reference_bytes=1024, free_bytes_floor=9_990_000, reserve_bytes=0))
+    volume = _open(files, replace(SETTINGS, free_bytes_floor=9_990_000))
     volume.create_topic("t", 1, TOPIC)
     with pytest.raises(StorageFull) as caught:
         volume.append(volume.log("t"), encode_single(b"x" * 500))
@@ -525,8 +538,6 @@ def test_r10_lengths_are_checked_before_anything_is_allocated() -> None:
     for claimed in (1 << 63, (1 << 64) - 8, 1 << 32, 72 * 1024 * 1024):
         data = bytearray(batch.data)
         data[24:32] = claimed.to_bytes(8, "little")
-        from penstock.format.checksum import crc32c
-
         data[4:8] = crc32c(bytes(data[8 : batch.header_bytes])).to_bytes(4, "little")
         with pytest.raises((BadBytes, UnsupportedFormat)):
             Batch(data)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from penstock.testing import SimulatedFileSystem
-from tests.crash.workload import PATH, SETTINGS, Anomaly, Oracle, Workload
-
 from penstock.errors import PenstockError
-from penstock.testing import FakeClock
+from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.volume.volume import Volume
+from tests.crash.workload import PATH, SETTINGS, Anomaly, Oracle, Workload
 
 if TYPE_CHECKING:
     from penstock.testing import Operation

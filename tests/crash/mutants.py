@@ -16,12 +16,10 @@ from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.frame import ENTRY_BATCH
 from penstock.journal import checkpoints, journal, small_file
 from penstock.journal.journal import Journal
-from penstock.log import partition_log, recovery, segment
-from penstock.log.partition_log import PartitionLog
+from penstock.log import segment
 from penstock.log.recovery import LogRecovery
 from penstock.log.segment import Segment
 from penstock.volume import identity, topic_files, volume
-from penstock.volume import recovery as volume_recovery
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.volume import Volume
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.files import File, FileSystem
+    from penstock.log.partition_log import PartitionLog
 
 
 @contextlib.contextmanager
@@ -37,6 +36,10 @@ def _patched(*replacements: tuple[object, str, object]) -> Iterator[None]:
         for target, name, replacement in replacements:
             stack.enter_context(mock.patch.object(target, name, replacement))
         yield
+
+
+def _zero(*_: object) -> int:
+    return 0
 
 
 def ack_before_fsync() -> Any:
@@ -117,7 +120,7 @@ def truncate_at_bad_checksum_below_the_durable_end() -> Any:
     def cut(self: LogRecovery, *arguments: Any) -> None:
         self._floor = 0
         self._row_end = 0
-        with mock.patch.object(LogRecovery, "_durable_position", lambda *_: 0), mock.patch.object(LogRecovery, "_claim_of", lambda *_: 0):
+        with _patched((LogRecovery, "_durable_position", _zero), (LogRecovery, "_claim_of", _zero)):
             original(self, *arguments)
         self._floor = 0
 
@@ -289,5 +292,3 @@ STATE_MUTANTS: list[Callable[[], Any]] = [
     large_batch_not_synced_before_its_frame,
 ]
 """Those that crash states alone must find."""
-
-_UNUSED = (partition_log, recovery, volume_recovery)

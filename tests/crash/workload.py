@@ -36,7 +36,9 @@ SETTINGS = StoreSettings(
     reserve_bytes=0,
 )
 ALWAYS = TopicSettings(segment_bytes=2_000, index_interval_bytes=256, coalesce_below_bytes=800, coalesce_to_bytes=3_000)
-OS = TopicSettings(sync=SyncMode.OS, segment_bytes=2_500, index_interval_bytes=256, coalesce_below_bytes=800, coalesce_to_bytes=3_000)
+OS = TopicSettings(
+    sync=SyncMode.OS, segment_bytes=2_500, index_interval_bytes=256, coalesce_below_bytes=800, coalesce_to_bytes=3_000
+)
 
 Key = tuple[str, int]
 
@@ -92,7 +94,9 @@ class Oracle:
             again = Volume.open(PATH, settings=SETTINGS, files=files.crash(random.Random(0), keep="nothing"), background=False)
             for key, end in ends.items():
                 if again.log(*key).committed_end != end:
-                    raise Anomaly(f"resurrected or lost: {key} ended at {end}, after a second crash at {again.log(*key).committed_end}")
+                    raise Anomaly(
+                        f"resurrected or lost: {key} ended at {end}, after a second crash at {again.log(*key).committed_end}"
+                    )
 
     def _check_log(self, volume: Volume, key: Key, *, power_lost: bool) -> int:
         model = self.logs[key]
@@ -217,7 +221,9 @@ class Workload:
         if len(keys) == 1:
             first = [self.volume.append(self._log(keys[0]), batches[0], sync=sync)]
         else:
-            ticket = self.volume.submit_changes([Append(self._log(key), batch) for key, batch in zip(keys, batches, strict=True)])
+            ticket = self.volume.submit_changes(
+                [Append(self._log(key), batch) for key, batch in zip(keys, batches, strict=True)]
+            )
             ticket.wait()
             first = ticket.first_offsets
         if first != expected:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from penstock.journal.ticket import Ticket
 
-SETTINGS = StoreSettings(journal_file_bytes=1024 * 1024, frame_bytes=256 * 1024, reference_bytes=64 * 1024, free_bytes_floor=0, reserve_bytes=0)
+SETTINGS = StoreSettings(
+    journal_file_bytes=1024 * 1024, frame_bytes=256 * 1024, reference_bytes=64 * 1024, free_bytes_floor=0, reserve_bytes=0
+)
 
 
 @pytest.fixture
@@ -80,8 +82,7 @@ def test_blocking_threads_share_syncs_and_get_dense_offsets(volume: Volume, file
     before = files.journal_syncs
 
     def publish() -> None:
-        for number in range(50):
-            offsets.append(volume.append(log, encode_single(b"%d" % number)))
+        offsets.extend([volume.append(log, encode_single(b"%d" % number)) for number in range(50)])
 
     threads = [threading.Thread(target=publish) for _ in range(16)]
     for thread in threads:

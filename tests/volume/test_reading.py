@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 PATH = "/store"
-SETTINGS = StoreSettings(journal_file_bytes=64 * 1024, frame_bytes=16 * 1024, reference_bytes=8 * 1024, free_bytes_floor=0, reserve_bytes=0)
+SETTINGS = StoreSettings(
+    journal_file_bytes=64 * 1024, frame_bytes=16 * 1024, reference_bytes=8 * 1024, free_bytes_floor=0, reserve_bytes=0
+)
 SMALL = TopicSettings(segment_bytes=4_000, index_interval_bytes=512, coalesce_below_bytes=2_000, coalesce_to_bytes=6_000)
 
 
@@ -49,7 +51,9 @@ def _fill(volume: Volume, clock: FakeClock, count: int) -> list[tuple[int, bytes
         clock.advance(1)
         value = b"value %d" % number
         if number % 7 == 3:
-            first = volume.append(log, encode_batch([value, None, b""], keys=[b"k", None, b""], headers=[[("a", b"1")], None, []]))
+            first = volume.append(
+                log, encode_batch([value, None, b""], keys=[b"k", None, b""], headers=[[("a", b"1")], None, []])
+            )
             expected += [(first, value, clock.now_us()), (first + 1, None, clock.now_us()), (first + 2, b"", clock.now_us())]
         else:
             producer = Producer(5, 1, number)
@@ -289,7 +293,9 @@ def test_nothing_is_created_by_looking(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("name", ["..", "../x", "/etc/x", "a/b", "", ".hidden", "-x", "a\x00b", "a\nb", "ü", "x" * 197, "a b", "٣"])
+@pytest.mark.parametrize(
+    "name", ["..", "../x", "/etc/x", "a/b", "", ".hidden", "-x", "a\x00b", "a\nb", "ü", "x" * 197, "a b", "٣"]
+)
 def test_bad_topic_names_are_refused_before_they_touch_a_path(name: str) -> None:
     """Names are checked before paths are made of them."""
     volume = _open(SimulatedFileSystem())

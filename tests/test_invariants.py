@@ -343,7 +343,10 @@ def test_i13_zero_is_a_value() -> None:
         again = _open(disk)
         batch = again.log("t").read(0)[0]
         assert again.log("t").committed_end == 1
-        assert (batch.value(0), batch.key(0)) == (b"", b"")
+        value, key = batch.value(0), batch.key(0)
+        assert value is not None
+        assert key is not None
+        assert (bytes(value), bytes(key)) == (b"", b"")
         assert again.append(again.log("t"), encode_batch([None], keys=[None])) == 1
         assert (again.log("t").read(1)[-1].value(0), again.log("t").read(1)[-1].key(0)) == (None, None)
 

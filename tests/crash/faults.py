@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed, StorageFull
 from penstock.format.batch import encode_single
@@ -21,7 +22,7 @@ class FaultRun:
         self.poisoned = False
         self.refused = 0
 
-    def run(self, kind: str, at: int, error: int | None, *, count: int | None = 1, short: int | None = None) -> bool:
+    def run(self, kind: Any, at: int, error: int | None, *, count: int | None = 1, short: int | None = None) -> bool:
         """
         Run with the fault at the *at*-th operation of *kind*; True if the fault came to pass.
 
@@ -90,6 +91,6 @@ class FaultRun:
     def _check(self) -> None:
         oracle = self.workload.oracle
         for keep in ("nothing", "random", "random"):
-            oracle.check(self.files.crash(random.Random(self.seed), keep=keep), power_lost=True)  # type: ignore[arg-type]
+            oracle.check(self.files.crash(random.Random(self.seed), keep=keep), power_lost=True)
         # After a failed sync the cache may lie, so a killed process counts as a power loss for the weaker modes.
         oracle.check(self.files.kill(), power_lost=self.poisoned)

@@ -7,20 +7,21 @@ A mutant replaces one function while it is active; nothing in the product knows 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.frame import ENTRY_BATCH
+from penstock.format.segment import FOOTER_BYTES
 from penstock.journal import checkpoints, journal, small_file
 from penstock.journal.journal import Journal
 from penstock.log import segment
 from penstock.log.recovery import LogRecovery
 from penstock.log.segment import Segment
-from penstock.volume import identity, topic_files, volume
+from penstock.volume import identity, topic_files
 from penstock.volume.recovery import VolumeRecovery
+from penstock.volume.tickets import ChangesTicket, MoveLogStart
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def checkpoint_without_syncing_the_logs() -> Any:
     """A checkpoint says that logs are durable and does not sync them."""
 
     def sync(self: Segment) -> None:
-        self.synced_position = self.position + (segment.FOOTER_BYTES if self.sealed else 0)
+        self.synced_position = self.position + (FOOTER_BYTES if self.sealed else 0)
 
     return _patched((Segment, "sync", sync))
 
@@ -185,7 +186,7 @@ def recovery_does_not_sync_what_it_keeps() -> Any:
         for one in kept:
             if one is not kept[-1] and not one.sealed:
                 one.seal()
-            one.synced_position = one.position + (segment.FOOTER_BYTES if one.sealed else 0)
+            one.synced_position = one.position + (FOOTER_BYTES if one.sealed else 0)
 
     def scan(original: Callable[..., Any]) -> Callable[..., Any]:
         def without_sync(self: LogRecovery, *arguments: Any) -> Any:
@@ -241,7 +242,7 @@ def segments_removed_before_log_start_is_durable() -> Any:
         if start <= log.log_start:
             return 0, 0
         result = log.drop_before(start)
-        ticket = volume.ChangesTicket(self._committer, [volume.MoveLogStart(log, start)])
+        ticket = ChangesTicket(self._committer, [MoveLogStart(log, start)])
         self._committer.commit(ticket)
         return result
 
@@ -250,32 +251,26 @@ def segments_removed_before_log_start_is_durable() -> Any:
 
 def large_batch_not_synced_before_its_frame() -> Any:
     """The frame refers to a batch that its log may lose."""
+    original = Volume._write_ahead
+
+    def no_sync(_: Segment) -> None:
+        """Does nothing: that is the bug."""
 
     def write_ahead(self: Volume, prepared: Any, log: PartitionLog) -> None:
-        original_sync = Segment.sync
-        try:
-            Segment.sync = lambda one: None  # type: ignore[method-assign]
+        with _patched((Segment, "sync", no_sync)):
             original(self, prepared, log)
-        finally:
-            Segment.sync = original_sync  # type: ignore[method-assign]
 
-    original = Volume._write_ahead
     return _patched((Volume, "_write_ahead", write_ahead))
 
 
 def half_a_batch_stays_after_a_full_disk() -> Any:
-    """A write that failed in the middle is not cut off again."""
+    """A write that failed in the middle is not cut off again, and what comes next goes behind it."""
 
-    def write(self: Segment, batches: Any, stamps: Any) -> None:
+    def stay(self: Segment) -> None:
         assert self.file is not None
-        data = b"".join([bytes(one.data) for one in batches])
-        written = self.file.pwrite(data, self.position)
-        if written < len(data):
-            self.position += written + (-written & 7)
-            raise OSError(errno.ENOSPC, "full", self.path)
-        self.note_written(batches, stamps)
+        self.position = self.file.size() + (-self.file.size() & 7)
 
-    return _patched((Segment, "write", write))
+    return _patched((Segment, "_roll_back", stay))
 
 
 STATE_MUTANTS: list[Callable[[], Any]] = [

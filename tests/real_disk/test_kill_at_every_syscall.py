@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-OPERATIONS = 80
+OPERATIONS = 60
 RECOVERIES = 6
 
 
@@ -133,7 +133,8 @@ def test_a_kill_at_any_system_call_loses_and_tears_nothing(
     print(f"killed at {len(calls)} system calls: {counts}")
     assert not anomalies
     assert len(calls) > 300
-    assert counts["unlink"], "nothing was removed: retention did not run"
+    assert "unlink" in counts, "nothing was removed: retention did not run"
+    assert any(".log.tmp" in call.text for call in calls), "nothing was rewritten: coalescing did not run"
 
 
 def test_a_kill_at_any_system_call_of_the_recovery_loses_and_tears_nothing(

@@ -193,6 +193,8 @@ class Writer:
             where = rng.sample(CHANGE_LOGS, rng.randint(2, len(CHANGE_LOGS)))
             count, size = rng.choice([(1, 40), (1, 200), (1, 60), (5, 60), (20, 28), (3, 4096)])
             return self.append(thread, where, count, size)
+        if kind == "small":
+            return self.append(thread, [("small", 0)], 1, 250)
         if kind == "strict":
             return self.append(thread, [rng.choice(WEAK_LOGS)], rng.choice([1, 4]), rng.randint(20, 300), strict=True)
         count, size = {"single": (1, rng.randint(0, 300)), "hundred": (100, rng.randint(20, 32)), "large": (3, 4096)}[kind]
@@ -217,10 +219,10 @@ class Writer:
                 for (topic, partition), end in zip(weak, ends, strict=True):
                     history.line("synced", f"{topic}/{partition}", end)
             elif kind == "retain":
-                topic, partition = rng.choice(RETAINED_LOGS)
+                topic, partition = rng.choice(RETAINED_LOGS) if self._config["threads"] else RETAINED_LOGS[0]
                 log = volume.log(topic, partition)
                 history.line("retain", f"{topic}/{partition}")
-                removed, _ = volume.retain(log, messages_max=rng.choice([15, 150]))
+                removed, _ = volume.retain(log, messages_max=rng.choice([15, 150]) if self._config["threads"] else 8)
                 if removed:
                     history.line("retained", f"{topic}/{partition}", log.log_start)
             else:
@@ -294,10 +296,16 @@ def read_all(log: PartitionLog) -> Iterator[Batch]:
 
 
 def script(rng: random.Random, operations: int) -> list[str]:
-    """The kinds of a fixed list of operations: appends, with everything else strewn in often enough that all of it happens."""
+    """
+    The kinds of a fixed list of operations: appends, with everything else strewn in often enough that all of it happens.
+
+    It begins with segments full of small batches and two checkpoints, since only what both cover is rewritten or removed.
+    """
+    if not operations:
+        return []
     kinds, weights = list(_APPENDS), list(_APPENDS.values())
-    chores = ["sync", "checkpoint", "sync", "checkpoint", "coalesce", "retain", "retain"]
-    listed = []
+    chores = ["sync", "checkpoint", "retain", "coalesce"]
+    listed = [*["small"] * 12, "checkpoint", "checkpoint", "coalesce", "small", "retain"]
     for number in range(operations):
         listed.append(rng.choices(kinds, weights)[0])
         if number % 5 == 4:

@@ -11,7 +11,7 @@ from penstock.errors import BatchTooLarge, Closed, OffsetOutOfRange, WaitTimeout
 from penstock.format.batch import encode_batch, encode_single
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode
-from penstock.volume.tickets import Append, Other
+from penstock.volume.tickets import Append, Change, Other
 from penstock.volume.volume import Volume
 from tests.volume.gated_files import GatedFileSystem
 
@@ -166,7 +166,7 @@ def test_a_change_to_several_logs_is_one_frame(volume: Volume) -> None:
     applied: list[bytes] = []
     volume.on_other(9, applied.append)
     logs = [volume.log("t", partition) for partition in range(3)]
-    changes = [*[Append(log, encode_batch([b"a", b"b"])) for log in logs], Other(9, b"done")]
+    changes: list[Change] = [*[Append(log, encode_batch([b"a", b"b"])) for log in logs], Other(9, b"done")]
     ticket = volume.submit_changes(changes)
     ticket.wait(10)
     assert ticket.first_offsets == [0, 0, 0]

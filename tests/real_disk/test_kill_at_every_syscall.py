@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-OPERATIONS = 60
+OPERATIONS = 40
 RECOVERIES = 6
 
 

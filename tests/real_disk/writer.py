@@ -235,7 +235,7 @@ class Writer:
     def work_alone(self, rng: random.Random) -> bool:
         """A fixed list of operations; False if the store failed on the way."""
         return all(
-            self.append_some(0, rng, kind) if kind in _APPENDS else self.do_chore(rng, kind)
+            self.do_chore(rng, kind) if kind in _CHORES else self.append_some(0, rng, kind)
             for kind in script(rng, self._config["operations"])
         )
 

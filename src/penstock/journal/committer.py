@@ -18,12 +18,15 @@ answered with `OutcomeUnknown`, all others with `StorageFailed`, until the store
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.clock import Clock
     from penstock.files import Buffer
     from penstock.journal.journal import Journal
@@ -90,12 +93,13 @@ class Committer:
 
         Raises `StorageFailed` or `Closed`.
         """
-        self._check()
+        if self.failure is not None or self._closing:
+            self._check()
         self._pending.append(ticket)
         if self._sleeping:
             self._sleeping = False
             self._wake.release()
-        elif self._thread is None:
+        elif self._thread is None and self._background:
             self._start_thread()
 
     def commit(self, ticket: Ticket) -> None:
@@ -211,20 +215,28 @@ class Committer:
 
     def _run(self) -> None:
         while True:
-            if not self._pending:
-                if self._closing:
-                    return
-                self._sleeping = True
-                if not self._pending and not self._closing:
-                    self._wake.acquire()
-                self._sleeping = False
+            if self._pending and self._cycle_lock.acquire(blocking=False):
+                try:
+                    self._cycle()
+                finally:
+                    self._cycle_lock.release()
                 continue
-            with self._cycle_lock:
-                self._cycle()
+            if self._closing and not self._pending:
+                return
+            # Nothing to do, or somebody else leads, who hands on what is left. It must not wait for the cycle lock: it would
+            # get it the moment the leader is done and commit the one ticket that has come since, at the price of a whole sync.
+            self._sleeping = True
+            if not self._pending or self._cycle_lock.locked():
+                self._wake.acquire()
+            self._sleeping = False
 
-    def quiesce(self) -> threading.Lock:
-        """The cycle lock: whoever holds it sees the store between two cycles."""
-        return self._cycle_lock
+    @contextlib.contextmanager
+    def quiesce(self) -> Iterator[None]:
+        """Hold cycles back: whoever is inside sees the store between two of them."""
+        with self._cycle_lock:
+            yield
+        if self._pending:
+            self._hand_on()
 
     def drain(self) -> None:
         """Commit all that waits, in the calling thread."""

@@ -215,23 +215,26 @@ class PartitionLog:
         tail = self._tail
         assert tail is not None
         first = self._end
-        self.max_time_us = max(self.max_time_us, now_us)
+        if now_us > self.max_time_us:  # noqa: PLR1730 - max() costs three times as much
+            self.max_time_us = now_us
         if prewritten:
             set_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
         self._stamp_into(tail, batch, first, now_us, self.log_epoch)
         return first
 
     def _stamp_into(self, tail: Segment, batch: EncodedBatch, first: int, append_time_us: int, epoch: int) -> None:
-        batch.stamp(first, append_time_us, self.max_time_us, tail.header.segment_uid, self.durable_end, epoch)
+        data, max_time_us = batch.data, self.max_time_us
+        stamp(data, batch.header_bytes, first, append_time_us, max_time_us, tail.uid, self.durable_end, epoch)
         groups = self._groups
         if not groups or groups[-1].segment is not tail:
             groups.append(_Group(tail))
         group = groups[-1]
         group.batches.append(batch)
-        group.stamps.append((first, append_time_us, self.max_time_us))
-        self._note_state(batch, first, append_time_us, epoch)
+        group.stamps.append((first, append_time_us, max_time_us))
+        if epoch > self._epoch_noted or data[14] & FLAG_PRODUCER:
+            self._note_state(batch, first, append_time_us, epoch)
         self._end = first + batch.offset_span
-        self._tail_position += len(batch.data)
+        self._tail_position += len(data)
 
     def _note_state(self, batch: EncodedBatch, first: int, append_time_us: int, epoch: int) -> None:
         if epoch > self._epoch_noted:
@@ -302,7 +305,7 @@ class PartitionLog:
         ):  # fmt: skip
             # The way that almost every append takes: no plan, one write.
             stamp(
-                data, batch.header_bytes, first, now_us, self.max_time_us, tail.header.segment_uid, self.durable_end, self.log_epoch
+                data, batch.header_bytes, first, now_us, self.max_time_us, tail.uid, self.durable_end, self.log_epoch
             )  # fmt: skip
             try:
                 tail.write_one(batch, first, now_us, self.max_time_us)
@@ -311,7 +314,8 @@ class PartitionLog:
                     raise
                 self.max_time_us = before
                 raise StorageFull(tail.path, None, None) from None
-            self._note_state(batch, first, now_us, self.log_epoch)
+            if self.log_epoch > self._epoch_noted or data[14] & FLAG_PRODUCER:
+                self._note_state(batch, first, now_us, self.log_epoch)
             self._end = end = first + batch.offset_span
             self._tail_position = tail.position
         else:

@@ -68,7 +68,7 @@ class Segment:
 
     __slots__ = (
         "_crc", "_crc_pending", "_files", "_view", "batches", "end_offset", "file", "header", "index", "max_time_us", "messages",
-        "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position",
+        "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position", "uid",
     )  # fmt: skip
 
     def __init__(self, files: FileSystem, path: str, header: SegmentHeader, index: OffsetIndex) -> None:
@@ -76,6 +76,7 @@ class Segment:
         self._view: memoryview | None = None
         self.path = path
         self.header = header
+        self.uid = header.segment_uid
         self.index = index
         self.file: File | None = None
         self.position = SEGMENT_HEADER_BYTES

@@ -376,7 +376,13 @@ class Volume:
 
         Raises what `append` raises when it is refused at once.
         """
-        ticket = self._ticket(log, batch)
+        size = len(batch.data)
+        space = self._space
+        if size > log.batch_bytes_max or space.left < size:
+            ticket = self._ticket(log, batch)
+        else:
+            space.left -= size
+            ticket = AppendTicket(self._committer, log, batch)
         self._committer.submit(ticket)
         return ticket
 

@@ -11,7 +11,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +21,7 @@ from tests.real_disk.checker import Judge, StoreContent
 from tests.real_disk.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Hashes must not differ from run to run, else sets have another order and system calls come in another one.
@@ -232,3 +234,28 @@ class Store:
         anomalies += [f"second recovery: {anomaly}" for anomaly in self.judge.judge(second, power_lost=False)]
         self.checks += 1
         return anomalies
+
+
+# -- both cores ------------------------------------------------------------------------------------------------------
+
+
+def in_parallel(work: Callable[[int, int], list[str]], points: Sequence[int], workers: int = 2) -> list[str]:
+    """Do *work*(worker, point) for all points, with one worker a core; returns the anomalies, and stops after the first few."""
+    remaining = iter(points)
+    anomalies: list[str] = []
+    lock = threading.Lock()
+
+    def run(worker: int) -> None:
+        while True:
+            with lock:
+                point = next(remaining, None)
+                if point is None or len(anomalies) > 20:
+                    return
+            found = [f"point {point}: {anomaly}" for anomaly in work(worker, point)]
+            with lock:
+                anomalies.extend(found)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(run, worker) for worker in range(workers)]:
+            future.result()
+    return anomalies

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +21,7 @@ from tests.real_disk.processes import (
     Inspector,
     Store,
     calls_in,
+    in_parallel,
     inspector,
     kill_at,
     parse_calls,
@@ -85,28 +84,6 @@ class Crasher:
         if (last.name, last.number, done) != (call.name, call.number, index + 1):
             return [f"killed at {last} after {done} calls, and not at {call}, the call {index + 1}"]
         return []
-
-
-def in_parallel(work: Callable[[int, int], list[str]], points: Sequence[int], workers: int = 2) -> list[str]:
-    """Do *work*(worker, point) for all points, with one worker a core; returns the anomalies, and stops after the first few."""
-    remaining = iter(points)
-    anomalies: list[str] = []
-    lock = threading.Lock()
-
-    def run(worker: int) -> None:
-        while True:
-            with lock:
-                point = next(remaining, None)
-                if point is None or len(anomalies) > 20:
-                    return
-            found = [f"point {point}: {anomaly}" for anomaly in work(worker, point)]
-            with lock:
-                anomalies.extend(found)
-
-    with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(run, worker) for worker in range(workers)]:
-            future.result()
-    return anomalies
 
 
 def test_a_kill_at_any_system_call_loses_and_tears_nothing(

@@ -11,6 +11,7 @@ from penstock.journal.small_file import read_small_file, replace_small_file
 
 if TYPE_CHECKING:
     from penstock.files import FileSystem
+    from penstock.format.checkpoint import LogRow
 
 NAMES = ("checkpoint-0", "checkpoint-1")
 
@@ -28,6 +29,7 @@ class Checkpoints:
         self._store_id = store_id
         self.previous: Checkpoint | None = None
         self.latest: Checkpoint | None = None
+        self._rows: tuple[dict[int, LogRow], dict[int, LogRow]] = ({}, {})
         self.problems: list[str] = []
 
     def load(self) -> Checkpoint:
@@ -56,6 +58,8 @@ class Checkpoints:
         found.sort(key=lambda checkpoint: checkpoint.generation)
         self.latest = found[-1]
         self.previous = found[0] if len(found) == 2 else None
+        before = () if self.previous is None else self.previous.rows
+        self._rows = ({row.log_id: row for row in before}, {row.log_id: row for row in self.latest.rows})
         return self.latest
 
     def store(self, checkpoint: Checkpoint) -> None:
@@ -63,3 +67,8 @@ class Checkpoints:
         path = os.path.join(self._directory, NAMES[checkpoint.generation % 2])
         replace_small_file(self._files, path, checkpoint.encode())
         self.previous, self.latest = self.latest, checkpoint
+        self._rows = (self._rows[1], {row.log_id: row for row in checkpoint.rows})
+
+    def rows_of(self, log_id: int) -> tuple[LogRow | None, LogRow | None]:
+        """What the checkpoint before the last, and the last one, say of a log."""
+        return self._rows[0].get(log_id), self._rows[1].get(log_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,32 +36,28 @@ _READ_BYTES = 4 * 1024 * 1024
 _END = (1 << 63) - 1
 
 
-def find_segment_to_coalesce(log: PartitionLog, keep_from: int, done: set[int]) -> Segment | None:
-    """
-    A sealed, durable segment that ends at or before *keep_from* and would gain by coalescing.
-
-    *done* remembers the uids of segments that were looked at, so that each is judged once.
-    """
+def find_segment_to_coalesce(log: PartitionLog, keep_from: int) -> Segment | None:
+    """The next sealed, durable segment that ends at or before *keep_from* and would gain by coalescing; each is judged once."""
     settings = log.settings
     if not settings.coalesce_below_bytes:
         return None
     firsts = log.segment_firsts
-    for first, following in pairwise(firsts):
+    begin = max(bisect_right(firsts, log.coalesced_end) - 1, 0)
+    for first, following in pairwise(firsts[begin:]):
+        if following <= log.coalesced_end:
+            continue
         if following > min(keep_from, log.durable_end):
             break
         segment = log.segment(first)
-        uid = segment.header.segment_uid
-        if uid in done or not segment.sealed or not segment.is_synced:
-            continue
-        done.add(uid)
+        log.coalesced_end = following
         if segment.batches >= _GAIN and segment.position / segment.batches < settings.coalesce_below_bytes / _GAIN:
             return segment
     return None
 
 
-def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Callable[[], None] = lambda: None) -> Segment:
+def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Callable[[], None] = lambda: None) -> bool:
     """
-    Rewrite *segment* and let the result take over its range; returns it.
+    Rewrite *segment* and let the result take over its range; False if retention removed the segment meanwhile.
 
     *pause* is called between merged batches, so that the thread that does this can let others run.
 
@@ -97,12 +94,17 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
         if files.exists(temporary):
             files.unlink(temporary)
         raise
-    files.rename(temporary, segment.path)
-    files.sync_directory(os.path.dirname(segment.path))
-    rewritten.path = segment.path
+    with log.files_lock:
+        if segment.first_offset not in log.segment_firsts:
+            rewritten.close()
+            files.unlink(temporary)
+            return False
+        files.rename(temporary, segment.path)
+        files.sync_directory(os.path.dirname(segment.path))
+        rewritten.path = segment.path
+        log.replace_segment(rewritten)
     write_cache(files, rewritten.index_path, rewritten.index_snapshot(b"").encode())
-    log.replace_segment(rewritten)
-    return rewritten
+    return True
 
 
 def _write_footer(rewritten: Segment, segment: Segment) -> None:

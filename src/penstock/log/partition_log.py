@@ -31,7 +31,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
-from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, FLAG_PRODUCER, set_compatible_flag, stamp
+from penstock.format.batch_header import (
+    COMPATIBLE_PREWRITTEN,
+    FLAG_PRODUCER,
+    KIND_DATA,
+    parse_header,
+    set_compatible_flag,
+    stamp,
+)
 from penstock.format.checkpoint import LogRow
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
@@ -49,6 +56,10 @@ if TYPE_CHECKING:
     from penstock.settings import TopicSettings
 
 READ_BYTES_DEFAULT = 1024 * 1024
+LOADED_MAX = 8
+"""Sealed segments that a log keeps open; each costs a descriptor."""
+COALESCE_AGAIN = 5
+"""After opening so many of the last segments are looked at again for coalescing."""
 
 
 class LogIdentity(NamedTuple):
@@ -99,6 +110,7 @@ class PartitionLog:
         self.batch_bytes_max = batch_bytes_limit(settings.max_message_bytes)
         self.always = settings.sync is SyncMode.ALWAYS
         """Whether its batches are committed by the journal."""
+        self.interval = settings.sync is SyncMode.INTERVAL
         self.lock = threading.Lock()
         """Held while a log with a weaker mode is written."""
         self.state = LogState()
@@ -115,6 +127,10 @@ class PartitionLog:
         self._firsts: list[int] = []  # first offsets of all segments, rising
         self._loaded: dict[int, Segment] = {}
         self._load_lock = threading.Lock()
+        self.files_lock = threading.Lock()
+        """Held while segment files are replaced or removed."""
+        self.coalesced_end = 0
+        """Segments that end at or before this offset were looked at for coalescing."""
         self._active: Segment | None = None
         self._end = 0  # the next offset to assign
         self._tail: Segment | None = None  # the segment that the next planned batch goes to
@@ -148,6 +164,8 @@ class PartitionLog:
         self._firsts = firsts
         self._loaded = {segment.first_offset: segment for segment in loaded}
         self._active = self._tail = active
+        # Older ones were looked at by the owner that sealed them; a crash may have come before that for the last few.
+        self.coalesced_end = firsts[-COALESCE_AGAIN] if len(firsts) > COALESCE_AGAIN else 0
         self._end = self.committed_end = self.durable_end = end
         if active is not None:
             self._tail_position = active.position
@@ -444,7 +462,15 @@ class PartitionLog:
                 if segment is None:
                     segment = load_sealed(self._files, self.directory, first_offset, self.identity, self.settings)
                     self._loaded[first_offset] = segment
+                    self._unload()
         return segment
+
+    def _unload(self) -> None:
+        """Let go of the sealed segments that were loaded first; their files close when the last reader is done with them."""
+        for first in list(self._loaded)[: max(0, len(self._loaded) - LOADED_MAX)]:
+            segment = self._loaded[first]
+            if segment is not self._active and segment.sealed and segment.is_synced:
+                del self._loaded[first]
 
     def offset_of_time(self, time_us: int) -> int:
         """
@@ -508,7 +534,11 @@ class PartitionLog:
     def note_durable(self, work: SyncWork) -> None:
         """The segments of *work* are synced: offsets below its row's end are durable in the log's own files."""
         self.durable_end = max(self.durable_end, work.row.end)
+        for segment in work.segments:
+            if segment.sealed:
+                write_cache(self._files, segment.index_path, segment.index_snapshot(b"").encode())
         self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
+        self._unload()
 
     @property
     def is_dirty(self) -> bool:
@@ -568,20 +598,21 @@ class PartitionLog:
         doomed = [first for first, following in pairwise(firsts) if following <= self.log_start]
         if not doomed:
             return 0, 0
-        # Readers stop finding the segments before their files go.
-        self._firsts = firsts[len(doomed) :]
-        freed = 0
-        for first in doomed:
-            path = os.path.join(self.directory, segment_name(first))
-            segment = self._loaded.pop(first, None)
-            if segment is not None:
-                freed += segment.position + FOOTER_BYTES
-                segment.close()
-            index = path[: -len(".log")] + ".idx"
-            for name in (index, path):
-                if self._files.exists(name):
-                    self._files.unlink(name)
-        self._files.sync_directory(self.directory)
+        with self.files_lock:
+            # Readers stop finding the segments before their files go.
+            self._firsts = firsts[len(doomed) :]
+            freed = 0
+            for first in doomed:
+                path = os.path.join(self.directory, segment_name(first))
+                segment = self._loaded.pop(first, None)
+                if segment is not None:
+                    freed += segment.position + FOOTER_BYTES
+                    segment.close()
+                index = path[: -len(".log")] + ".idx"
+                for name in (index, path):
+                    if self._files.exists(name):
+                        self._files.unlink(name)
+            self._files.sync_directory(self.directory)
         return len(doomed), freed
 
     def replace_segment(self, segment: Segment) -> None:
@@ -703,15 +734,16 @@ def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | Non
 
 def rebuild_index(segment: Segment) -> None:
     """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
-    batches = segment.read(SEGMENT_HEADER_BYTES, (1 << 63) - 1, 1 << 40, verify=False)
-    position = SEGMENT_HEADER_BYTES
-    time_us = segment.header.base_time_us
-    from penstock.format.batch_header import parse_header
-
     view = segment.view()
     assert view is not None
-    position += parse_header(view, position).total_bytes  # the state batch
-    for batch in batches:
-        segment.index.add(batch.first_offset, time_us, position)
-        position += batch.header.total_bytes
-        time_us = batch.header.max_time_us
+    position = SEGMENT_HEADER_BYTES
+    time_us = segment.header.base_time_us
+    while position < segment.position:
+        try:
+            header = parse_header(view, position)
+        except BadBytes as error:
+            raise DamagedFile(segment.path, position, None, str(error)) from None
+        if header.kind == KIND_DATA:
+            segment.index.add(header.first_offset, time_us, position)
+            time_us = header.max_time_us
+        position += header.total_bytes

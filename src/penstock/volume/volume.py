@@ -102,11 +102,11 @@ class Volume:
         self._topic_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
-        self._coalesced: set[int] = set()
         self._cached_positions: dict[int, int] = {}
         self._appliers: dict[int, Callable[[bytes], None]] = {}
         self._stop = threading.Event()
-        self._maintenance: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._interval_wake = threading.Event()
         self._bytes_at_checkpoint = 0
         self._changed_since: float | None = None
         self._cycle_work = _Prepared()
@@ -160,8 +160,13 @@ class Volume:
             self._lock.release()
             raise
         if background:
-            self._maintenance = threading.Thread(target=self._maintain, name=f"penstock-maintenance {path}", daemon=True)
-            self._maintenance.start()
+            self._start_thread("maintenance", self._maintain)
+            self._start_thread("interval", self._sync_intervals)
+
+    def _start_thread(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"penstock-{name} {self.path}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _take_lock(self) -> Lock:
         path = os.path.join(self.path, LOCK_NAME)
@@ -232,8 +237,9 @@ class Volume:
         if self._closed:
             return
         self._stop.set()
-        if self._maintenance is not None:
-            self._maintenance.join()
+        self._interval_wake.set()
+        for thread in self._threads:
+            thread.join()
         try:
             self._committer.close()
             self._closed = True
@@ -366,8 +372,9 @@ class Volume:
                 self._fail(error)
                 raise OutcomeUnknown("the batch", str(error)) from None
             self._positions.words[log.end_word] = log.committed_end
-        if log.settings.sync is SyncMode.INTERVAL:
+        if log.interval and log not in self._interval_dirty:
             self._interval_dirty.add(log)
+            self._interval_wake.set()
         return first
 
     def submit(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
@@ -700,15 +707,10 @@ class Volume:
     def keep_from(self, log: PartitionLog) -> int:
         """The offset from which on the files of *log* must stay as they are: both checkpoints point into them."""
         keep = log.durable_end
-        for checkpoint in (self._checkpoints.previous, self._checkpoints.latest):
-            if checkpoint is None:
+        for row in self._checkpoints.rows_of(log.log_id):
+            if row is None:
                 return 0
-            for row in checkpoint.rows:
-                if row.log_id == log.identity.log_id:
-                    keep = min(keep, row.segment_first if row.position else 0)
-                    break
-            else:
-                return 0
+            keep = min(keep, row.segment_first if row.position else 0)
         return keep
 
     def retain(
@@ -734,17 +736,24 @@ class Volume:
         count = 0
         for log in list(self._logs.values()):
             while not self._closed:
-                segment = find_segment_to_coalesce(log, self.keep_from(log), self._coalesced)
+                segment = find_segment_to_coalesce(log, self.keep_from(log))
                 if segment is None:
                     break
-                rewritten = coalesce(self._files, log, segment, pause)
-                self._coalesced.add(rewritten.header.segment_uid)
-                count += 1
+                count += coalesce(self._files, log, segment, pause)
         return count
 
+    def _sync_intervals(self) -> None:
+        """The thread that syncs interval logs: asleep until one is written, then once an interval."""
+        while not self._stop.is_set():
+            self._interval_wake.wait()
+            self._interval_wake.clear()
+            # Errors are kept by the volume, which takes no more writes then.
+            with contextlib.suppress(PenstockError, OSError):
+                self._stop.wait(self.settings.sync_interval_ms / 1000)
+                self.sync_interval_logs()
+
     def _maintain(self) -> None:
-        interval = self.settings.sync_interval_ms / 1000
-        while not self._stop.wait(interval if self._interval_dirty else min(0.2, self.settings.checkpoint_interval_ms / 1000)):
+        while not self._stop.wait(min(0.2, self.settings.checkpoint_interval_ms / 1000)):
             if self._committer.failure is not None:
                 return
             # Errors are kept by the volume (failure) or come again at the next turn; the thread goes on.
@@ -753,7 +762,6 @@ class Volume:
 
     def maintain_once(self) -> None:
         """One turn of the maintenance thread."""
-        self.sync_interval_logs()
         if self._journal.wants_next:
             self._journal.prepare_next()
         if self._is_checkpoint_due():

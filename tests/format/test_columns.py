@@ -41,10 +41,10 @@ def full() -> Batch:
     )
 
 
-def with_entry(batch: Batch, column: int, **fields: int) -> bytearray:
-    """The batch with other fields in a directory entry, and every checksum right."""
+def with_entry(batch: Batch, changed: int, **fields: int) -> bytearray:
+    """The batch with other fields in the directory entry of the column *changed*, and every checksum right."""
     data = bytearray(batch.buffer)
-    at = batch.header.header_bytes - batch.header.columns * 40 + batch.column_ids.index(column) * 40
+    at = batch.header.header_bytes - batch.header.columns * 40 + batch.column_ids.index(changed) * 40
     for name, value in fields.items():
         offset, layout = ENTRY_FIELDS[name]
         struct.pack_into(layout, data, at + offset, value)
@@ -84,7 +84,7 @@ def test_offsets_that_go_back_are_refused() -> None:
     assert_refused(with_body(full(), c.VALUE, 8 + 4, "<i", -1), lambda batch: batch.value(0))
 
 
-@pytest.mark.parametrize("value", [0, 1, 2, 4, -1, 1 << 28, (1 << 31) - 1])
+@pytest.mark.parametrize("value", [0, 1, 4, -1, 1 << 28, (1 << 31) - 1])
 def test_the_count_of_headers_must_fit(value: int) -> None:
     """It says how long two tables are: more than there is room for is refused, and so is what leaves pairs out."""
     with pytest.raises(BadBytes):
@@ -226,7 +226,7 @@ def merged() -> Batch:
     return stamped(merge(parts), 10)
 
 
-@pytest.mark.parametrize("ends", [(0, 3), (3, 3), (3, 2), (2, 4), (1, 2), (4, 3)])
+@pytest.mark.parametrize("ends", [(3, 3), (3, 2), (2, 4), (1, 2), (4, 3), (2, 0)])
 def test_runs_must_cover_the_batch(ends: tuple[int, int]) -> None:
     """Their ends rise to the count."""
     data = bytearray(merged().buffer)

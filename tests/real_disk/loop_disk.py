@@ -167,6 +167,102 @@ class LoopDisk:
         return path
 
 
+class FailingDisk(LoopDisk):
+    """A disk whose device can be told to refuse writes: then the pages that a failed sync was for are lost, and look clean."""
+
+    def __init__(self, kind: str, image: str, path: str, options: str, trigger: str) -> None:
+        super().__init__(kind, image, path, options)
+        self._trigger = trigger
+
+    def fail(self) -> None:
+        """From now on the device answers every write with EIO."""
+        with open(self._trigger, "wb"):
+            pass
+
+    def mend(self) -> None:
+        """The device takes writes again."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._trigger)
+
+    def is_read_only(self) -> bool:
+        """Whether the file system gave up because of the errors, and must be mounted again."""
+        try:
+            descriptor = os.open(os.path.join(self.path, "is-writable"), os.O_WRONLY | os.O_CREAT, 0o600)
+        except OSError:
+            return True
+        os.close(descriptor)
+        return False
+
+    def mount_again(self) -> None:
+        """Forget everything that is cached and not on the device."""
+        self.unmount()
+        if self.kind.startswith("ext4"):
+            self._check_ext4()
+        self.mount()
+
+
+def missing_for_failing_disks() -> str | None:
+    """What this machine lacks for `failing_disk`, None if it has everything."""
+    missing = [tool for tool in ("nbdkit", "nbdfuse", "fusermount3") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)}: run scripts/install-crash-tools"
+    return None if os.path.exists("/dev/fuse") else "needs /dev/fuse"
+
+
+@contextlib.contextmanager
+def failing_disk(kind: str, folder: str) -> Iterator[FailingDisk]:
+    """
+    A new, mounted disk whose device can fail: nbdkit keeps it in memory, nbdfuse shows it as a file, a loop device mounts that.
+
+    The memory of nbdkit stands for the platters; nothing is cached between it and the kernel's block layer.
+    """
+    refuse_memory(folder)
+    command, mount_options, megabytes = KINDS[kind]
+    name = f"{kind}-failing-{secrets.token_hex(4)}"
+    path, image, trigger = (os.path.join(folder, name + suffix) for suffix in ("", ".img", ".fail"))
+    # The path of a socket may have 107 bytes only, and folders of tests are longer.
+    socket = f"/tmp/{name}.socket"
+    os.mkdir(path)
+    with open(image, "wb"):
+        pass
+    with contextlib.ExitStack() as stack:
+        error = ["error-pwrite=EIO", "error-pwrite-rate=100%", f"error-file={trigger}"]
+        server = subprocess.Popen(
+            ["nbdkit", "--foreground", "--unix", socket, "--filter=error", "memory", f"{megabytes}M", *error],
+            stderr=subprocess.DEVNULL,
+        )
+        stack.callback(_end, server)
+        stack.callback(lambda: [os.unlink(left) for left in (image, trigger, socket) if os.path.exists(left)])
+        _wait_until(lambda: os.path.exists(socket), server)
+        shown = subprocess.Popen(["nbdfuse", image, "--unix", socket], stderr=subprocess.DEVNULL)
+        stack.callback(_end, shown)
+        _wait_until(lambda: os.stat(image).st_size > 0, shown)
+        stack.callback(run, "fusermount3", "-u", "-z", image)
+        run(*command, image)
+        disk = FailingDisk(kind, image, path, mount_options, trigger)
+        disk.mount()
+        stack.callback(lambda: run("umount", "--lazy", path) if os.path.ismount(path) else None)
+        try:
+            yield disk
+        finally:
+            disk.mend()
+            disk.unmount()
+
+
+def _wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{process.args!r} did not start")
+        time.sleep(0.01)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    process.wait(20)
+
+
 @contextlib.contextmanager
 def loop_disk(kind: str, folder: str, *, megabytes: int | None = None, options: Sequence[str] = ()) -> Iterator[LoopDisk]:
     """A new, mounted disk of this kind (see `KINDS`), its image in *folder*; unmounted and removed at the end, however it ends."""

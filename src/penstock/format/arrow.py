@@ -68,6 +68,18 @@ def _counting() -> Any:
     return pa.Array.from_buffers(pa.int64(), BATCH_MESSAGES_MAX, [None, pa.py_buffer(array("q", range(BATCH_MESSAGES_MAX)))])
 
 
+@lru_cache(maxsize=64)
+def _nulls(name: str, count: int) -> Any:
+    """A column that no message has a value in; immutable, so it is shared."""
+    return _library().nulls(count, _types()[name])
+
+
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> Any:
+    pa = _library()
+    return pa.repeat(pa.scalar(0, pa.uint8()), count)
+
+
 def to_arrow(batch: Batch, names: Sequence[str] | None) -> Any:
     """The messages of *batch* as a RecordBatch with the columns *names*, default all of `COLUMNS`."""
     pa = _library()
@@ -86,7 +98,7 @@ def _binary(pa: Any, batch: Batch, whole: Any, column: int) -> Any:
     entry = batch.entry(column)
     count = batch.header.count
     if entry is None:
-        return pa.nulls(count, pa.binary())
+        return _nulls("value", count)
     at = entry.position
     validity = None
     if entry.flags & c.HAS_NULLS:
@@ -116,7 +128,7 @@ def _headers(pa: Any, batch: Batch, whole: Any) -> Any:
     entry = batch.entry(c.HEADERS)
     count = batch.header.count
     if entry is None:
-        return pa.nulls(count, types["headers"])
+        return _nulls("headers", count)
     view: c.HeadersColumn = batch._column(c.HEADERS)  # noqa: SLF001
     at = entry.position
     buffers = []
@@ -151,7 +163,7 @@ def _times(pa: Any, batch: Batch, whole: Any, column: int) -> Any:
     count = batch.header.count
     moment = _types()["timestamp"]
     if entry is None:
-        return pa.nulls(count, moment)
+        return _nulls("timestamp", count)
     at = entry.position
     validity = None
     if entry.flags & c.HAS_NULLS:
@@ -180,7 +192,7 @@ def _priority(pa: Any, batch: Batch, whole: Any) -> Any:
     count = batch.header.count
     entry = batch.entry(c.PRIORITY)
     if entry is None:
-        return pa.repeat(pa.scalar(0, pa.uint8()), count)
+        return _zeros(count)
     return pa.Array.from_buffers(pa.uint8(), count, [None, whole.slice(entry.position, count)])
 
 

@@ -9,11 +9,13 @@ columns only when it is asked for. Layouts: batch_header.py and columns.py.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
 from penstock.format import columns as c
 from penstock.format.batch_header import (
+    COMPATIBLE_APPEND_TIMES,
     FIXED_BYTES,
     FLAG_PRODUCER,
     KIND_DATA,
@@ -395,8 +397,6 @@ class Batch:
         view = self._column(c.OFFSETS)
         if view is None:
             return min(delta, self.header.count)
-        from bisect import bisect_left
-
         return bisect_left(view.numbers, delta)
 
     def time_us(self, index: int) -> int:
@@ -410,9 +410,25 @@ class Batch:
 
     def append_time_us(self, index: int) -> int:
         """When message *index* was appended to the log."""
+        if self.header.compatible & COMPATIBLE_APPEND_TIMES:
+            return int(self._column(c.TIME).numbers[index])
         if c.RUNS in self._entries:
             return c.run_of(self.runs(), index).append_time_us
         return self.header.append_time_us
+
+    def index_of_append_time(self, time_us: int) -> int:
+        """The first message by whose appending the log's running maximum of append times had reached *time_us*."""
+        if self.header.compatible & COMPATIBLE_APPEND_TIMES:
+            view: c.NumberColumn = self._column(c.TIME)
+            if view.flags & c.SORTED:
+                return min(bisect_left(view.numbers, time_us), self.header.count - 1)
+            return next((at for at, one in enumerate(view.numbers) if one >= time_us), 0)
+        begin = 0
+        for run in self.runs():
+            if run.max_time_us >= time_us:
+                return begin
+            begin = run.end_index
+        return 0
 
     def expires_us(self, index: int) -> int | None:
         """When message *index* expires, None for never."""

@@ -68,6 +68,9 @@ KNOWN_INCOMPATIBLE = FLAG_PRODUCER | FLAG_TRANSACTION | FLAG_SCHEMA
 COMPATIBLE_PREWRITTEN = 1
 """The batch was written to its log before its journal frame; without that frame it was never committed."""
 
+COMPATIBLE_APPEND_TIMES = 2
+"""A merged batch whose time column holds the time of appending of each message, since no publisher gave one."""
+
 FIXED_BYTES = 88
 HEADER_BYTES_MAX = 4096
 DIRECTORY_ENTRY_BYTES = 40

@@ -7,7 +7,8 @@ directory entry, 40 bytes
     0     1  column            1 value, 2 key, 3 headers, 4 time, 5 expires, 6 deliver, 7 priority, 8 dedup key,
                                9 offsets, 10 runs; in state batches 32 producers, 33 epochs
     1     1  codec             0 none, 1 gzip, 2 zstd, 3 lz4 (only value, key and headers)
-    2     2  flags             1 has nulls: a validity bitmap comes first; 2 relative: times count from append_time_us
+    2     2  flags             1 has nulls: a validity bitmap comes first; 2 relative: times count from append_time_us;
+                               4 sorted: the numbers never fall
     4     4  crc               CRC-32C of the stored bytes
     8     4  position          from the start of the batch; a multiple of 8; columns follow each other without a gap
    12     4  stored_bytes      with padding; a multiple of 8
@@ -35,7 +36,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from penstock.errors import BadBytes, BadColumn, MessageTooLarge
@@ -60,6 +61,7 @@ NAMES = {
 
 HAS_NULLS = 1
 RELATIVE = 2
+SORTED = 4
 
 ENTRY = struct.Struct("<BBHIIIIIqq")
 _PADDING = [bytes(count) for count in range(8)]
@@ -240,6 +242,8 @@ def encode_numbers(column: int, values: Sequence[int | None], flags: int = 0) ->
         raise BadColumn(NAMES[column], "a number is out of range") from None
     table = numbers.tobytes()
     parts = [validity, table, padding(len(table))]
+    if column == TIME and not validity and not any(map(int.__gt__, numbers, islice(numbers, 1, None))):
+        flags |= SORTED
     low, high = (min(known), max(known)) if known else (0, 0)
     return EncodedColumn(column, Codec.NONE, flags, parts, sum(map(len, parts)), low, high)
 

@@ -5,16 +5,18 @@ Both work on parts: the bits, offsets and data of messages [start, stop) of one 
 merge is the parts of many batches put behind each other. Values are moved as ranges of bytes, never one by one.
 
 A merged batch keeps what its sources said: offsets (listed if they are not dense), message times (made absolute, since each
-source had its own time of appending), producer and transaction of each source in the runs column.
+source had its own time of appending), producer and transaction of each source in the runs column. Where no source has any of
+these, the time column alone tells when each message was appended, and a flag says so.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.format import columns as c
-from penstock.format.batch import Batch, EncodedBatch, batch_from_columns
+from penstock.format.batch import Batch, EncodedBatch, batch_from_columns, encode_batch
+from penstock.format.batch_header import COMPATIBLE_APPEND_TIMES, FLAG_PRODUCER, FLAG_TRANSACTION, set_compatible_flag
 from penstock.format.compression import Codec
 
 if TYPE_CHECKING:
@@ -64,13 +66,33 @@ def merge(batches: Sequence[Batch]) -> EncodedBatch:
             numbers = range(batch.header.count) if view is None else view.numbers.tolist()
             deltas.extend([base + number for number in numbers])
         encoded.append(c.encode_numbers(c.OFFSETS, deltas))
-    runs: list[c.Run] = []
-    done = 0
-    for batch in batches:
-        runs.extend([run._replace(end_index=run.end_index + done) for run in _runs_of(batch, 0, batch.header.count)])
-        done += batch.header.count
-    encoded.append(_encode_runs(runs))
-    return batch_from_columns(encoded, count, span, schema_id=batches[0].schema_id)
+    plain = all(is_plain(batch) for batch in batches)
+    if not plain:
+        runs: list[c.Run] = []
+        done = 0
+        for batch in batches:
+            runs.extend([run._replace(end_index=run.end_index + done) for run in _runs_of(batch, 0, batch.header.count)])
+            done += batch.header.count
+        encoded.append(_encode_runs(runs))
+    merged = batch_from_columns(encoded, count, span, schema_id=batches[0].schema_id)
+    if plain:
+        set_compatible_flag(merged.data, COMPATIBLE_APPEND_TIMES)
+    return merged
+
+
+def merge_values(values: list[bytes | memoryview], append_times_us: list[int]) -> EncodedBatch:
+    """What `merge` makes of batches that each hold one value and nothing else, sooner."""
+    merged = encode_batch(cast("list[bytes | None]", values), times_us=append_times_us)
+    set_compatible_flag(merged.data, COMPATIBLE_APPEND_TIMES)
+    return merged
+
+
+def is_plain(batch: Batch) -> bool:
+    """Whether a batch says nothing of producers, transactions or message times, so that merging needs no runs."""
+    if batch.header.compatible & COMPATIBLE_APPEND_TIMES:
+        return True
+    extended = batch.header.incompatible & (FLAG_PRODUCER | FLAG_TRANSACTION)
+    return not extended and batch.entry(c.TIME) is None and batch.entry(c.RUNS) is None
 
 
 def _codec_of(batches: Sequence[Batch]) -> Codec:

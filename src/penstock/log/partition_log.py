@@ -494,10 +494,7 @@ class PartitionLog:
         if not batches:
             return end
         batch = batches[0]
-        for begin, run in zip([0, *[run.end_index for run in batch.runs()]], batch.runs(), strict=False):
-            if run.max_time_us >= time_us:
-                return max(batch.offset(begin), self.log_start)
-        return max(batch.first_offset, self.log_start)
+        return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,40 @@
+"""The byte layouts in the documents are those above the codecs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from penstock.format import batch_header, checkpoint, frame, index, segment
+from penstock.log import positions
+from tests.docs.pages import ROOT, blocks, drawings
+
+PAGE = (ROOT / "docs" / "file-format.md").read_text()
+
+
+@pytest.mark.parametrize("place", drawings())
+def test_each_layout_above_a_codec_is_drawn_in_the_documents(place: str) -> None:
+    """Who changes the drawing above a codec changes docs/file-format.md too: the lines are the same."""
+    assert drawings()[place] in blocks(PAGE, "layout"), f"{place} is drawn differently in docs/file-format.md"
+
+
+def test_no_layout_is_drawn_that_no_codec_has() -> None:
+    """A drawing that the code has left behind is taken out of the page."""
+    assert sorted(blocks(PAGE, "layout")) == sorted(drawings().values())
+
+
+def test_every_codec_has_a_drawing() -> None:
+    """Each kind of file and each unit inside one is drawn above its codec."""
+    drawn = {place.partition(":")[0] for place in drawings()}
+    names = {"batch_header", "columns", "state", "segment", "index", "frame", "checkpoint"}
+    assert drawn >= {*[f"format/{name}.py" for name in names], "log/positions.py"}
+
+
+def test_every_magic_is_in_the_drawings() -> None:
+    """The first bytes of each kind of file stand on the page as they are in the code."""
+    magics = {
+        batch_header.MAGIC, checkpoint.CHECKPOINT_MAGIC, frame.JOURNAL_MAGIC, frame.FRAME_MAGIC, index.INDEX_MAGIC,
+        segment.SEGMENT_MAGIC, segment.FOOTER_MAGIC, positions.MAGIC.to_bytes(8, "little"),
+    }  # fmt: skip
+    assert {magic.decode() for magic in magics} == set(re.findall(r'"([A-Z0-9]{4,8})"', "".join(blocks(PAGE, "layout"))))

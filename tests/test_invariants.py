@@ -443,9 +443,16 @@ def test_r5_stray_files_are_left_alone() -> None:
     files = SimulatedFileSystem()
     volume, _ = _new(files)
     volume.close()
-    strays = [f"{PATH}/topics/t/0/notes.txt", f"{PATH}/journal/backup.wal.old", f"{PATH}/mine", f"{PATH}/topics/t/0/1.log"]
+    strays = [
+        f"{PATH}/topics/t/0/notes.txt",
+        f"{PATH}/journal/backup.wal.old",
+        f"{PATH}/mine",
+        f"{PATH}/topics/t/0/1.log",
+        f"{PATH}/topics/notes",
+    ]
     for path in strays:
         files.replace(path, b"mine")
+    files.make_directory(f"{PATH}/topics/lost+found")
     _open(files).close()
     for path in strays:
         assert files.files()[path] == b"mine"

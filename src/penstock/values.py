@@ -32,9 +32,14 @@ def batch_bytes_limit(message_bytes_max: int) -> int:
     return max(BATCH_BYTES_FLOOR, message_bytes_max + BATCH_OVERHEAD_BYTES)
 
 
+def is_name(name: object) -> bool:
+    """Whether *name* may be used in a path."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_name(kind: str, name: str) -> str:
     """Return *name* if it may be used in a path, else raise `BadName`."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise BadName(kind, str(name))
     return name
 

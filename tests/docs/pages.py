@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -55,5 +54,5 @@ def drawings() -> dict[str, str]:
                 text = ast.get_docstring(node) or ""
                 for number, block in enumerate(blocks(text, "")):
                     place = f"{path.relative_to(SOURCE)}:{getattr(node, 'name', 'module')}:{number}"
-                    found[place] = textwrap.dedent(block)
+                    found[place] = block
     return found

@@ -24,7 +24,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page.read_text(), "python"), 1):
-        exec(compile(block, f"{name_of(page)} block {number}", "exec"), names)  # noqa: S102
+        exec(compile(block, f"{name_of(page)} block {number}", "exec"), names)
 
 
 def test_the_readme_has_a_tour() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import BatchTooLarge, Closed, OffsetOutOfRange, WaitTimeout
+from penstock.errors import BatchTooLarge, Closed, OffsetOutOfRange, StorageFailed, WaitTimeout
 from penstock.format.batch import encode_batch, encode_single
+from penstock.log.segment import Segment
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode
 from penstock.volume.tickets import Append, Change, Other
@@ -221,3 +222,30 @@ def test_the_interval_mode_syncs_within_its_interval(tmp_path: Path) -> None:
                 break
             waited.wait(0.005)
         assert log.durable_end == 1
+
+
+@pytest.mark.parametrize("topic", ["t", "weak"])
+def test_an_interrupt_in_the_middle_of_an_append_never_gives_an_offset_twice(
+    volume: Volume, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the write and the book-keeping: the store takes no more writes, and reopening finds one batch an offset."""
+    log = volume.log(topic)
+    volume.append(log, encode_single(b"before"))
+    write, write_one = Segment.write, Segment.write_one
+
+    def interrupted(*arguments: Any) -> None:
+        (write if len(arguments) == 3 else write_one)(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Segment, "write", interrupted)
+    monkeypatch.setattr(Segment, "write_one", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        volume.append(log, encode_single(b"interrupted"))
+    monkeypatch.undo()
+    with pytest.raises(StorageFailed):
+        volume.append(log, encode_single(b"after"))
+    volume.close()
+    with Volume.open(volume.path, settings=SETTINGS) as again:
+        found = [(batch.first_offset, bytes(batch.value(0) or b"")) for batch in again.log(topic).read(0)]
+        assert found in ([(0, b"before")], [(0, b"before"), (1, b"interrupted")])
+        assert again.append(again.log(topic), encode_single(b"next")) == len(found)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import pytest
 
 from penstock.errors import OffsetOutOfRange
 from penstock.format.batch import encode_batch, encode_single
@@ -14,6 +17,7 @@ from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.log.partition_log import PartitionLog
@@ -28,7 +32,7 @@ SETTINGS = StoreSettings(
     free_bytes_floor=0,
     reserve_bytes=0,
 )
-SMALL = {"segment_bytes": 16 * 1024, "index_interval_bytes": 512, "coalesce_below_bytes": 2_000, "coalesce_to_bytes": 8_000}
+SMALL = TopicSettings(segment_bytes=16 * 1024, index_interval_bytes=512, coalesce_below_bytes=2_000, coalesce_to_bytes=8_000)
 APPENDS = 250
 
 
@@ -44,7 +48,7 @@ def _follow(log: PartitionLog, count: int, values: list[bytes], errors: list[Bas
                     assert batch.offset(index) == at
                     values.append(bytes(batch.value(index) or b""))
                     at += 1
-    except BaseException as error:  # noqa: BLE001 - handed to the main thread
+    except BaseException as error:
         errors.append(error)
 
 
@@ -52,16 +56,16 @@ def test_threads_publish_and_read_while_segments_roll_merge_and_go(tmp_path: Pat
     """No deadlock, no lost or doubled message, dense offsets; a reader in the same process sees each message once."""
     errors: list[BaseException] = []
     volume = Volume.open(tmp_path / "s", settings=SETTINGS)
-    volume.create_topic("always", 2, TopicSettings(**SMALL))  # type: ignore[arg-type]
-    volume.create_topic("os", 1, TopicSettings(sync=SyncMode.OS, **SMALL))  # type: ignore[arg-type]
-    volume.create_topic("interval", 1, TopicSettings(sync=SyncMode.INTERVAL, **SMALL))  # type: ignore[arg-type]
-    volume.create_topic("short", 1, TopicSettings(**SMALL))  # type: ignore[arg-type]
+    volume.create_topic("always", 2, SMALL)
+    volume.create_topic("os", 1, replace(SMALL, sync=SyncMode.OS))
+    volume.create_topic("interval", 1, replace(SMALL, sync=SyncMode.INTERVAL))
+    volume.create_topic("short", 1, SMALL)
 
-    def guarded(work: object) -> threading.Thread:
+    def guarded(work: Callable[[], None]) -> threading.Thread:
         def run() -> None:
             try:
-                work()  # type: ignore[operator]
-            except BaseException as error:  # noqa: BLE001
+                work()
+            except BaseException as error:
                 errors.append(error)
 
         return threading.Thread(target=run, daemon=True)
@@ -128,11 +132,8 @@ def test_threads_publish_and_read_while_segments_roll_merge_and_go(tmp_path: Pat
         assert found == values
     log = again.log("short")
     assert log.log_start > 0
-    try:
+    with pytest.raises(OffsetOutOfRange) as caught:
         log.read(0)
-    except OffsetOutOfRange as error:
-        assert error.first == log.log_start
-    else:
-        raise AssertionError("what retention removed was served")
+    assert caught.value.first == log.log_start
     again.close()
     assert errors == []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import BadBytes, BadSetting, DamagedFile, UnsupportedFormat
 from penstock.journal.small_file import read_small_file, replace_small_file
 from penstock.settings import TopicSettings
-from penstock.values import check_name
+from penstock.values import check_name, is_name
 from penstock.volume.document import decode_document, encode_document
 
 if TYPE_CHECKING:
@@ -55,13 +55,23 @@ def create_topic_files(files: FileSystem, directory: str, record: TopicRecord) -
 
 
 def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
-    """All topics. Folders of topics that were not finished are passed over. Raises `Corrupt`."""
-    records = []
-    for name in files.list_directory(directory):
-        if name.startswith("."):
-            continue
-        records.append(read_topic(files, directory, name))
-    return records
+    """All topics. Raises `Corrupt`."""
+    return [read_topic(files, directory, name) for name in topic_folders(files, directory)]
+
+
+def topic_folders(files: FileSystem, directory: str) -> list[str]:
+    """The names of the topics' folders; what cannot be one (unfinished, a file, a name no topic can have) is passed over."""
+    return [
+        name for name in files.list_directory(directory) if is_name(name) and _is_folder(files, os.path.join(directory, name))
+    ]
+
+
+def _is_folder(files: FileSystem, path: str) -> bool:
+    try:
+        files.list_directory(path)
+    except NotADirectoryError:
+        return False
+    return True
 
 
 def remove_unfinished(files: FileSystem, directory: str) -> None:

@@ -22,7 +22,7 @@ from penstock.log.positions import PositionsReader
 from penstock.log.salvage import salvage
 from penstock.log.segment import INDEX_SUFFIX, parse_segment_name, segment_name
 from penstock.volume.identity import JOURNAL, TOPICS, read_identity
-from penstock.volume.topic_files import TopicRecord, read_topic
+from penstock.volume.topic_files import TopicRecord, read_topic, topic_folders
 from penstock.volume.volume import POSITIONS_NAME
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ class Verifier:
         self._journal(store_id, checkpoint)
         ends = self._ends(store_id, checkpoint)
         directory = os.path.join(self._path, TOPICS)
-        for name in self._files.list_directory(directory):
-            if name.startswith("."):
-                continue
+        for name in topic_folders(self._files, directory):
             try:
                 record = read_topic(self._files, directory, name)
             except PenstockError as error:

@@ -371,6 +371,12 @@ class Volume:
             except OSError as error:
                 self._fail(error)
                 raise OutcomeUnknown("the batch", str(error)) from None
+            except PenstockError:
+                raise  # refused, and nothing was changed
+            except BaseException as error:
+                # A signal between the write and the book-keeping: the next append would get the same offset.
+                self._fail(error)
+                raise
             self._positions.words[log.end_word] = log.committed_end
         if log.interval and log not in self._interval_dirty:
             self._interval_dirty.add(log)
@@ -431,7 +437,7 @@ class Volume:
             raise StorageFailed(self.path, self._committer.failure)
 
     def _fail(self, error: BaseException) -> None:
-        self._committer.poison(str(error))
+        self._committer.poison(str(error) or type(error).__name__)
         self._positions.set_failed()
 
     # -- the participant of the commit cycle ------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -24,7 +25,9 @@ ALWAYS = TopicSettings(segment_bytes=1_500, index_interval_bytes=200, coalesce_b
 WEAK = TopicSettings(sync=SyncMode.OS, segment_bytes=1_500, index_interval_bytes=200, coalesce_below_bytes=700)
 LOGS = [("a", 0), ("a", 1), ("weak", 0)]
 
-values = st.lists(st.one_of(st.none(), st.binary(max_size=40), st.binary(min_size=1_100, max_size=1_200)), min_size=1, max_size=4)
+values = st.lists(
+    st.one_of(st.none(), st.binary(max_size=40), st.binary(min_size=1_100, max_size=1_200)), min_size=1, max_size=4
+)
 
 
 class VolumeMachine(RuleBasedStateMachine):
@@ -46,7 +49,7 @@ class VolumeMachine(RuleBasedStateMachine):
         self.volume = Volume.open("/s", settings=SETTINGS, files=self.files, clock=self.clock, background=False)
 
     @rule(key=st.sampled_from(LOGS), batch=values, strict=st.booleans())
-    def append(self, key: tuple[str, int], batch: list[bytes | None], strict: bool) -> None:  # noqa: FBT001 - hypothesis
+    def append(self, key: tuple[str, int], batch: list[bytes | None], strict: bool) -> None:
         """One batch to one log."""
         self.clock.advance(1)
         sync = SyncMode.ALWAYS if strict else None
@@ -130,12 +133,9 @@ class VolumeMachine(RuleBasedStateMachine):
                         at = batch.end_offset
                 assert found == expected[start:]
                 if start:
-                    try:
+                    with pytest.raises(OffsetOutOfRange) as caught:
                         log.read(start - 1)
-                    except OffsetOutOfRange as error:
-                        assert error.first == start
-                    else:
-                        raise AssertionError("an offset below the log's start was served")
+                    assert caught.value.first == start
         reader.close()
 
 

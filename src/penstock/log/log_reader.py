@@ -16,7 +16,7 @@ from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange
 from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_STATE, parse_header
 from penstock.format.segment import FOOTER_BYTES, FOOTER_MAGIC, SEGMENT_HEADER_BYTES
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.partition_log import READ_BYTES_DEFAULT, LogIdentity, check_header, load_sealed, read_index_cache
+from penstock.log.partition_log import LOADED_MAX, READ_BYTES_DEFAULT, LogIdentity, check_header, load_sealed, read_index_cache
 from penstock.log.segment import Segment, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ class LogReader:
         segment = self._segments.get(first)
         if segment is None:
             segment = self._segments[first] = self._load(first)
+            if len(self._segments) > LOADED_MAX:
+                # The one that was loaded first; its file closes when the last batch read from it is let go of.
+                del self._segments[next(iter(self._segments))]
         if not segment.sealed and segment.end_offset < self.committed_end:
             self._advance(segment)
         return segment
@@ -144,7 +147,7 @@ class LogReader:
             at = segment.position - base
             if len(view) - at < HEADER_BYTES_MAX:
                 view, base, at = memoryview(file.pread(_CHUNK_BYTES, segment.position)), segment.position, 0
-            if not view or view[:4] == FOOTER_MAGIC or view[at : at + 4] == FOOTER_MAGIC:
+            if at >= len(view) or view[at : at + 4] == FOOTER_MAGIC:
                 # The owner sealed it: what is committed goes on in the next one.
                 return
             try:

@@ -537,12 +537,6 @@ class PartitionLog:
         self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
         self._unload()
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether something was written that is not synced in the log's own files."""
-        active = self._active
-        return self._names_unsynced or bool(self._unsynced) or (active is not None and not active.is_synced)
-
     def cache_index(self) -> None:
         """Store the active segment's index and the log's state as a cache that speeds up the next opening."""
         active = self._active

@@ -378,6 +378,8 @@ class Volume:
                 self._fail(error)
                 raise
             self._positions.words[log.end_word] = log.committed_end
+        if self._changed_since is None:
+            self._changed_since = self._clock.monotonic()
         if log.interval and log not in self._interval_dirty:
             self._interval_dirty.add(log)
             self._interval_wake.set()
@@ -783,8 +785,4 @@ class Volume:
         if self._journal.bytes_written - self._bytes_at_checkpoint >= self.settings.checkpoint_bytes:
             return True
         changed = self._changed_since
-        if changed is None:
-            if any(log.is_dirty for log in self._logs.values()):
-                self._changed_since = self._clock.monotonic()
-            return False
-        return (self._clock.monotonic() - changed) * 1000 >= self.settings.checkpoint_interval_ms
+        return changed is not None and (self._clock.monotonic() - changed) * 1000 >= self.settings.checkpoint_interval_ms

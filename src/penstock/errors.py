@@ -8,8 +8,7 @@ PenstockError
 │   ├── MessageTooLarge     one message is over its limit
 │   ├── BatchTooLarge       a batch is over the limit of bytes or messages
 │   ├── BadColumn           columns given to an encoder do not fit together
-│   ├── TopicExists         the topic exists already, with other settings
-│   └── ReadOnly            the store was opened for reading
+│   └── TopicExists         the topic exists already, with other settings
 ├── NotFound                what was asked for is not there
 │   ├── StoreNotFound       the folder holds no store
 │   ├── TopicNotFound       the topic or partition does not exist
@@ -127,19 +126,6 @@ class TopicExists(UsageError):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} exists already with other settings ({self.difference}); they are fixed at creation"
-
-
-class ReadOnly(UsageError):
-    """The store was opened for reading, so it cannot be changed."""
-
-    code = "READ_ONLY"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"{self.path} was opened read-only; open it without read_only to change it"
 
 
 class NotFound(PenstockError):

@@ -102,11 +102,6 @@ class Journal:
         assert self._current is not None
         return self._current.header.sequence
 
-    @property
-    def frame_bytes_max(self) -> int:
-        """The longest frame that fits into a file."""
-        return self._file_bytes - JOURNAL_HEADER_BYTES
-
     # -- recovery ---------------------------------------------------------------------------------------------------
 
     def replay(self, from_sequence: int, after_number: int) -> Iterator[Replayed]:

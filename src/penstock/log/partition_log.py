@@ -98,7 +98,7 @@ class PartitionLog:
     """
 
     def __init__(
-        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, log_epoch: int, *, read_only: bool = False
+        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, log_epoch: int
     ) -> None:  # fmt: skip
         self._files = files
         self.directory = directory
@@ -106,7 +106,6 @@ class PartitionLog:
         self.log_id = identity.log_id
         self.settings = settings
         self.log_epoch = log_epoch
-        self.read_only = read_only
         self.batch_bytes_max = batch_bytes_limit(settings.max_message_bytes)
         self.always = settings.sync is SyncMode.ALWAYS
         """Whether its batches are committed by the journal."""

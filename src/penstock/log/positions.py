@@ -108,10 +108,6 @@ class PositionsWriter:
         """The number of the word that holds the committed end of *slot*."""
         return HEADER_WORDS + slot * SLOT_WORDS + 3
 
-    def set_end(self, slot: int, end: int) -> None:
-        """Store one committed end."""
-        self.words[HEADER_WORDS + slot * SLOT_WORDS + 3] = end
-
     def set_ends(self, ends: list[tuple[int, int]]) -> None:
         """Store several committed ends (slot, end) that belong together."""
         words = self.words

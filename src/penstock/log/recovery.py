@@ -16,8 +16,7 @@ was written without a sync; a crash may have kept any part of it. It is scanned,
 Before anything is read each file is synced and its clean cached pages are dropped: after a failed sync the cache can hold
 bytes that the disk does not. What is kept is written once more in place and synced before anybody may see it.
 
-Reading a log whose owner is alive or unknown (`read_only`) judges nothing: it takes the segments as they are, up to an end
-that it is given.
+Reading a log whose owner is alive or unknown judges nothing of this: see log_reader.py.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from penstock.settings import TopicSettings
 
 _REWRITE_BYTES = 1024 * 1024
-STATE_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)

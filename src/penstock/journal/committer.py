@@ -122,9 +122,9 @@ class Committer:
             finally:
                 self._cycle_lock.release()
         if self._pending:
-            self._hand_on()
+            self.hand_on()
 
-    def _hand_on(self) -> None:
+    def hand_on(self) -> None:
         """Somebody must run the next cycle: a thread that waits for it if there is one, else the background thread."""
         if self._cycle_lock.locked():
             return
@@ -132,9 +132,9 @@ class Committer:
             ticket = self._pending[0]
         except IndexError:
             return
-        if ticket.waited_for:
-            ticket.lead()
-        elif self._thread is not None:
+        if ticket.waited_for and ticket.lead():
+            return
+        if self._thread is not None:
             self._sleeping = False
             self._wake.release()
         else:
@@ -236,7 +236,7 @@ class Committer:
         with self._cycle_lock:
             yield
         if self._pending:
-            self._hand_on()
+            self.hand_on()
 
     def drain(self) -> None:
         """Commit all that waits, in the calling thread."""

@@ -20,6 +20,10 @@ class Leader(Protocol):
         """Run commit cycles in the calling thread if nobody else does, until *ticket* is done or another thread leads."""
         ...
 
+    def hand_on(self) -> None:
+        """See to it that somebody runs the next cycle, if there is anything to commit and nobody does."""
+        ...
+
 
 class Ticket:
     """
@@ -59,7 +63,15 @@ class Ticket:
                 # Both orders are safe: whoever finishes the ticket sets `done` before it looks for waiters.
                 if self._is_done():
                     break
-                if not waiter.acquire(timeout=-1 if timeout is None else timeout) and not self.done:
+                try:
+                    woken = waiter.acquire(timeout=-1 if timeout is None else timeout)
+                except BaseException:
+                    self._leave(waiter)
+                    raise
+                if not woken:
+                    self._leave(waiter)
+                    if self._is_done():
+                        break
                     raise WaitTimeout("the commit", timeout or 0.0)
                 if self.leads and not self.done:
                     self.leads = False
@@ -69,6 +81,16 @@ class Ticket:
 
     def _is_done(self) -> bool:
         return self.done
+
+    def _leave(self, waiter: threading.Lock) -> None:
+        """Stop waiting; if the lead was handed to this thread in this very moment, hand it on: somebody must take it."""
+        assert self._waiters is not None
+        try:
+            self._waiters.remove(waiter)
+        except ValueError:
+            if self.leads:
+                self.leads = False
+                self._leader.hand_on()
 
     def on_done(self, callback: Callable[[Ticket], None]) -> None:
         """Call *callback* once with this ticket when it is done: in the committing thread, or here if it is done already."""
@@ -82,10 +104,11 @@ class Ticket:
         """Whether some thread is blocked on it."""
         return bool(self._waiters)
 
-    def lead(self) -> None:
-        """Ask a thread that waits for this ticket to run the next cycle."""
+    def lead(self) -> bool:
+        """Ask a thread that waits for this ticket to run the next cycle; False if none waits."""
+        # Never taken back here: a thread that was woken a moment ago may not have looked yet. Without a waiter it means nothing.
         self.leads = True
-        self._wake()
+        return self._wake()
 
     def finish(self, error: PenstockError | None = None) -> None:
         """Mark it as done and wake whoever waits."""
@@ -98,7 +121,14 @@ class Ticket:
             self._callback = None
             callback(self)
 
-    def _wake(self) -> None:
+    def _wake(self) -> bool:
         waiters = self._waiters
+        woken = False
         while waiters:
-            waiters.pop().release()
+            try:
+                waiter = waiters.pop()
+            except IndexError:
+                break  # it has just left
+            waiter.release()
+            woken = True
+        return woken

@@ -1,0 +1,1 @@
+"""Tests of the journal: frames on disk, tickets, commit cycles."""

@@ -128,11 +128,12 @@ def test_the_next_file_is_made_ahead(files: SimulatedFileSystem) -> None:
     """Once half of a file is used the next one can be prepared, and switching then makes no file."""
     journal = _journal(files)
     journal.start(0)
-    assert not journal.wants_next
+    wanted = [journal.wants_next]
     _write(journal, 7)
-    assert journal.wants_next
+    wanted.append(journal.wants_next)
     journal.prepare_next()
-    assert not journal.wants_next
+    wanted.append(journal.wants_next)
+    assert wanted == [False, True, False]
     names = files.list_directory(FOLDER)
     _write(journal, 8)
     assert journal.sequence == 2

@@ -4,7 +4,8 @@ Throw broken bytes at every decoder: `python -m benchmarks.fuzz --inputs 1000000
 An input is a valid encoding with a few mutations, or random bytes behind a valid magic or none. In most inputs the checksums are
 made right again afterwards, so that what lies behind them is reached: a matching CRC says that bytes are as written, not that
 their writer was honest. A decoder may take an input or raise a `PenstockError`. Anything else ends the run with exit code 1 and
-prints the input as hex; `--reproduce TARGET HEX` decodes it again. The same seed and number of workers give the same inputs.
+prints the input as hex; `--reproduce TARGET HEX` decodes it again. The same seed gives the same inputs. It needs what the tests
+need: pyarrow and the libraries of all codecs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import PenstockError
 from penstock.format import columns as c
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
-from penstock.format.batch_header import DIRECTORY_ENTRY_BYTES, FIXED_BYTES, KIND_STATE, MAGIC, Producer, Transaction, parse_header
+from penstock.format.batch_header import (
+    DIRECTORY_ENTRY_BYTES,
+    FIXED_BYTES,
+    KIND_STATE,
+    MAGIC,
+    Producer,
+    Transaction,
+    parse_header,
+)
 from penstock.format.checkpoint import CHECKPOINT_MAGIC, Checkpoint, LogRow
 from penstock.format.checksum import crc32c
 from penstock.format.compression import Codec
@@ -58,11 +67,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK_INPUTS = 5_000
-WEIGHTS = {"batch": 6, "frame": 2, "state": 2}
+WEIGHTS = {"batch": 6, "arrow": 2, "frame": 2, "state": 2}
 """A decoder with more to get wrong gets more inputs."""
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-NUMBERS = (0, 1, 7, 8, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+NUMBERS = (
+    0,
+    1,
+    7,
+    8,
+    0x7F,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
 """What a forged length or number is set to."""
 
 
@@ -97,7 +122,7 @@ def read_batch(data: bytes) -> None:
 
 def read_messages(batch: Batch) -> None:
     """Ask for everything that a batch can tell."""
-    batch.producer, batch.transaction, batch.schema_id, batch.runs()  # noqa: B018 (reading them is the test)
+    batch.producer, batch.transaction, batch.schema_id, batch.runs()
     for index in range(len(batch)):
         batch.value(index)
         batch.key(index)
@@ -109,6 +134,14 @@ def read_messages(batch: Batch) -> None:
         batch.expires_us(index)
         batch.deliver_us(index)
         batch.priority(index)
+
+
+def read_arrow(data: bytes) -> None:
+    """What passed the check must be valid as Arrow, which looks at the same bytes without asking the columns."""
+    batch = Batch(data)
+    batch.check()
+    if batch.header.kind != KIND_STATE:
+        batch.to_arrow().validate(full=True)
 
 
 def read_state(data: bytes) -> None:
@@ -163,8 +196,10 @@ def batch_samples() -> list[bytes]:
         stamped(encode_batch(text, keys=text, headers=[[("h" * 40, b"v" * 600)] * 2] * 4, codec=codec))
         for codec in (Codec.GZIP, Codec.ZSTD, Codec.LZ4)
     ]
-    small = [Batch(stamped(encode_single(b"single"), 1000)), Batch(stamped(encode_batch([b"x"], producer=Producer(1, 2, 3)), 1001))]
-    return [stamped(encode_single(b"single")), stamped(full), *packed, stamped(merge(small))]
+    small = [Batch(stamped(encode_single(b"single"), 1000)), Batch(stamped(encode_single(b"another"), 1001))]
+    produced = Batch(stamped(encode_batch([b"x"], producer=Producer(1, 2, 3)), 1002))
+    merged = [stamped(merge(small)), stamped(merge([*small, produced]))]
+    return [stamped(encode_single(b"single")), stamped(full), *packed, *merged]
 
 
 def state_samples() -> list[bytes]:
@@ -239,13 +274,17 @@ def targets() -> dict[str, Target]:
     """All decoders by name."""
     return {
         "batch": Target(batch_samples(), read_batch, MAGIC, mend_batch),
+        "arrow": Target(batch_samples(), read_arrow, MAGIC, mend_batch),
         "state": Target(state_samples(), read_state, MAGIC, mend_batch),
         "frame": Target(frame_samples(), read_frame, FRAME_MAGIC, mend_frame),
         "journal header": Target(
             [JournalFileHeader(b"s" * 16, 1, 2, 3).encode()], JournalFileHeader.decode, JOURNAL_MAGIC, mend_range(8, 12, 64)
         ),
         "segment header": Target(
-            [SegmentHeader(b"s" * 16, b"t" * 16, 1, 0, 1000, 2, 3, 4, 5).encode()], SegmentHeader.decode, SEGMENT_MAGIC, mend_range(8, 12, 128)
+            [SegmentHeader(b"s" * 16, b"t" * 16, 1, 0, 1000, 2, 3, 4, 5).encode()],
+            SegmentHeader.decode,
+            SEGMENT_MAGIC,
+            mend_range(8, 12, 128),
         ),
         "footer": Target([Footer(1, 2, 3, 4, 5, 6, 7, 8, 9).encode()], Footer.decode, FOOTER_MAGIC, mend_range(4, 8, 96)),
         "index": Target(
@@ -358,7 +397,7 @@ def run_chunk(seed: int, number: int, inputs: int, names: list[str]) -> tuple[Co
             outcome = "taken"
         except PenstockError as error:
             outcome = type(error).__name__
-        except BaseException:
+        except BaseException:  # noqa: BLE001 (whatever it is, it is what this program looks for)
             return counts, Failure(name, data, traceback.format_exc(limit=-6))
         counts[name, outcome] += 1
     return counts, None

@@ -373,7 +373,8 @@ class RealFileSystem:
             if size < length:
                 if not write:
                     raise OSError(errno.EINVAL, f"shorter than {length} bytes", path)
-                os.ftruncate(descriptor, length)
+                # Blocks, not a hole: storing into a hole of a mapped file on a full disk is answered by SIGBUS.
+                os.posix_fallocate(descriptor, size, length - size)
             return RealSharedMap(descriptor, length, write=write)
         finally:
             os.close(descriptor)

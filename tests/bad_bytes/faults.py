@@ -71,7 +71,7 @@ def fills(store: Store, kind: str, byte: int, length: int = 512) -> Iterator[Fau
 
 def frames_of(journal: bytes) -> list[tuple[int, int]]:
     """The (start, end) of each frame in a journal file."""
-    frames = []
+    frames: list[tuple[int, int]] = []
     position = JOURNAL_HEADER_BYTES
     while True:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,11 +10,12 @@ import pytest
 from penstock.errors import MissingData, StoreNotFound
 from penstock.testing import SimulatedFileSystem
 from penstock.volume.volume import Volume
-from tests.bad_bytes.faults import CACHES, KINDS, fills, files_of, truncations
+from tests.bad_bytes.faults import CACHES, KINDS, files_of, fills, truncations
 from tests.bad_bytes.stores import SETTINGS, STORE, STORES, Fault, Store, closed_store, examine, examine_all, killed_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
 CONDITIONS = ("closed", "killed")
 

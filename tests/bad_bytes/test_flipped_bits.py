@@ -15,7 +15,17 @@ import pytest
 
 from penstock.errors import Corrupt
 from tests.bad_bytes.faults import CACHES, KINDS, files_of, flipped, flips, frames_of
-from tests.bad_bytes.stores import STORES, Fault, SilentLoss, Store, closed_store, examine, examine_all, killed_store, open_volume
+from tests.bad_bytes.stores import (
+    STORES,
+    Fault,
+    SilentLoss,
+    Store,
+    closed_store,
+    examine,
+    examine_all,
+    killed_store,
+    open_volume,
+)
 
 AFTER_A_POWER_CUT = ("powerless", "referring")
 

@@ -19,7 +19,9 @@ U64 = (1 << 64) - 1
 
 times = st.integers(-(1 << 50), 1 << 50)
 # Small pieces, repeated, so that compression has something to do.
-byte_strings = st.one_of(st.binary(max_size=12), st.builds(lambda piece, n: piece * n, st.binary(max_size=4), st.integers(0, 700)))
+byte_strings = st.one_of(
+    st.binary(max_size=12), st.builds(lambda piece, n: piece * n, st.binary(max_size=4), st.integers(0, 700))
+)
 header_lists = st.lists(st.tuples(st.text(max_size=4), st.binary(max_size=6)), max_size=3)
 producers = st.builds(Producer, st.integers(0, U64), st.integers(0, U32), st.integers(0, U64))
 transactions = st.builds(Transaction, st.integers(0, U64), st.integers(0, U32))
@@ -95,8 +97,18 @@ class Columns(NamedTuple):
 
         deltas = arguments.get("offset_deltas") or range(count)
         return [
-            Message(value, key, list(headers or []), self.append_time_us if time is None else time, *rest, self.first_offset + delta)
-            for value, key, headers, time, *rest, delta in zip(
+            Message(
+                value=value,
+                key=key,
+                headers=list(headers or []),
+                time_us=self.append_time_us if time is None else time,
+                expires_us=expires,
+                deliver_us=deliver,
+                priority=priority,
+                dedup_key=dedup_key,
+                offset=self.first_offset + delta,
+            )
+            for value, key, headers, time, expires, deliver, priority, dedup_key, delta in zip(
                 arguments["values"],
                 column("keys", None),
                 column("headers", None),

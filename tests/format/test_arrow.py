@@ -60,8 +60,8 @@ def buffers_of(array: Any) -> list[Any]:
 
 def is_inside(buffer: Any, batch: Batch) -> bool:
     """Whether an Arrow buffer is a part of the batch's own memory."""
-    start = ctypes.addressof(ctypes.c_char.from_buffer(batch.buffer.obj))  # type: ignore[arg-type]
-    return start <= buffer.address and buffer.address + buffer.size <= start + len(batch.buffer)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(batch.buffer.obj))
+    return bool(start <= buffer.address and buffer.address + buffer.size <= start + len(batch.buffer))
 
 
 @given(columns())
@@ -166,7 +166,11 @@ def test_a_slice_is_a_part_of_the_same_arrays() -> None:
 
 def test_the_shortest_batches_are_valid() -> None:
     """Columns without any data, at the very end of the buffer."""
-    for batch in (stamped(encode_single(b"")), stamped(encode_batch([None], keys=[None], headers=[[]])), stamped(encode_batch([b""], headers=[None]))):
+    for batch in (
+        stamped(encode_single(b"")),
+        stamped(encode_batch([None], keys=[None], headers=[[]])),
+        stamped(encode_batch([b""], headers=[None])),
+    ):
         table = batch.to_arrow()
         table.validate(full=True)
         assert rows(table) == expected(batch)
@@ -180,5 +184,7 @@ def test_a_relative_time_as_late_as_can_be_is_the_same_in_arrow() -> None:
     """
     far = (1 << 63) - 1
     batch = stamped(encode_batch([b"a", b"b", b"c", b"d"], expires_us=[far, None, -5, far - 1], expires_relative=True), 0, 1000)
-    assert batch.to_arrow(["expires_at"]).column(0).cast(pa.int64()).to_pylist() == [batch.expires_us(index) for index in range(4)]
+    assert batch.to_arrow(["expires_at"]).column(0).cast(pa.int64()).to_pylist() == [
+        batch.expires_us(index) for index in range(4)
+    ]
     assert batch.expires_us(0) == far

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
 from penstock.format import columns as c
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
-from penstock.format.batch_header import Producer, Transaction
+from penstock.format.batch_header import (
+    COMPATIBLE_APPEND_TIMES,
+    COMPATIBLE_PREWRITTEN,
+    Producer,
+    Transaction,
+    set_compatible_flag,
+)
 from penstock.format.compression import Codec
 from penstock.format.state import encode_state
 from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, MIB
@@ -133,9 +139,19 @@ def test_relative_times_count_from_the_appending() -> None:
         encode_batch([b"a", b"b"], expires_us=[10, None], expires_relative=True, deliver_us=[None, 3], deliver_relative=True),
         append_time_us=1000,
     )
-    assert [relative.expires_us(0), relative.expires_us(1), relative.deliver_us(0), relative.deliver_us(1)] == [1010, None, None, 1003]
+    assert [relative.expires_us(0), relative.expires_us(1), relative.deliver_us(0), relative.deliver_us(1)] == [
+        1010,
+        None,
+        None,
+        1003,
+    ]
     absolute = stamped(encode_batch([b"a", b"b"], expires_us=[10, None], deliver_us=[None, 3]), append_time_us=1000)
-    assert [absolute.expires_us(0), absolute.expires_us(1), absolute.deliver_us(0), absolute.deliver_us(1)] == [10, None, None, 3]
+    assert [absolute.expires_us(0), absolute.expires_us(1), absolute.deliver_us(0), absolute.deliver_us(1)] == [
+        10,
+        None,
+        None,
+        3,
+    ]
 
 
 def test_a_relative_time_never_leaves_the_range_of_times() -> None:
@@ -177,7 +193,16 @@ def test_index_of_is_the_first_message_at_or_after_an_offset(given_columns: Colu
 
 @pytest.mark.parametrize(
     ("deltas", "span"),
-    [([0, 0], 5), ([1, 0], 5), ([0, 5], 5), ([-1, 0], 5), ([0, 1], None), ([0, 1 << 40], 1 << 41), ([0, None], 5), ([0, 1.5], 5)],
+    [
+        ([0, 0], 5),
+        ([1, 0], 5),
+        ([0, 5], 5),
+        ([-1, 0], 5),
+        ([0, 1], None),
+        ([0, 1 << 40], 1 << 41),
+        ([0, None], 5),
+        ([0, 1.5], 5),
+    ],
 )
 def test_offsets_that_do_not_rise_within_their_span_are_refused(deltas: list[Any], span: int | None) -> None:
     """Before anything is encoded."""
@@ -199,7 +224,9 @@ def test_a_span_without_offsets_must_be_the_count(span: int) -> None:
 @pytest.mark.parametrize("producer", [None, Producer(1, 2, 3), Producer((1 << 64) - 1, (1 << 32) - 1, (1 << 64) - 1)])
 @pytest.mark.parametrize("transaction", [None, Transaction(4, 5), Transaction(0, 0)])
 @pytest.mark.parametrize("schema_id", [None, 0, (1 << 64) - 1])
-def test_extensions_stand_side_by_side(producer: Producer | None, transaction: Transaction | None, schema_id: int | None) -> None:
+def test_extensions_stand_side_by_side(
+    producer: Producer | None, transaction: Transaction | None, schema_id: int | None
+) -> None:
     """Each combination of them, with the smallest and the largest numbers."""
     encoded = encode_batch([b"v"], producer=producer, transaction=transaction, schema_id=schema_id)
     assert encoded.producer == producer
@@ -210,7 +237,12 @@ def test_extensions_stand_side_by_side(producer: Producer | None, transaction: T
 
 @pytest.mark.parametrize(
     "extension",
-    [{"producer": Producer(-1, 0, 0)}, {"producer": Producer(0, 1 << 32, 0)}, {"transaction": Transaction(0, -1)}, {"schema_id": 1 << 64}],
+    [
+        {"producer": Producer(-1, 0, 0)},
+        {"producer": Producer(0, 1 << 32, 0)},
+        {"transaction": Transaction(0, -1)},
+        {"schema_id": 1 << 64},
+    ],
 )
 def test_numbers_of_extensions_that_do_not_fit_are_refused(extension: dict[str, Any]) -> None:
     """With a typed error like any other argument."""
@@ -389,12 +421,31 @@ def test_adopting_takes_exactly_one_whole_data_batch() -> None:
         EncodedBatch.adopt(damaged)
 
 
+def test_adopting_clears_what_only_an_owner_may_say() -> None:
+    """
+    A batch from outside that says that it was written ahead of its frame would be cut at the next recovery.
+
+    Found by reading. Flags that this version does not know are kept.
+    """
+    encoded = encode_batch([b"a"], times_us=[5])
+    set_compatible_flag(encoded.data, COMPATIBLE_PREWRITTEN | COMPATIBLE_APPEND_TIMES | 1 << 20)
+    adopted = EncodedBatch.adopt(stamped(encoded).buffer)
+    assert stamped(adopted).header.compatible == 1 << 20
+
+
 def test_a_slice_counts_from_zero() -> None:
     """It reads the messages of its batch, and nothing outside of it."""
-    batch = stamped(encode_batch([b"0", b"1", b"2", b"3"], keys=[None, b"k", None, None], headers=[None, [("n", b"v")], None, None]), 10)
+    batch = stamped(
+        encode_batch([b"0", b"1", b"2", b"3"], keys=[None, b"k", None, None], headers=[None, [("n", b"v")], None, None]), 10
+    )
     part = batch.slice(1, 3)
     assert len(part) == 2
-    assert (optional_bytes(part.value(0)), optional_bytes(part.key(0)), part.headers(0), part.offset(0)) == (b"1", b"k", [("n", b"v")], 11)
+    assert (optional_bytes(part.value(0)), optional_bytes(part.key(0)), part.headers(0), part.offset(0)) == (
+        b"1",
+        b"k",
+        [("n", b"v")],
+        11,
+    )
     assert (optional_bytes(part.value(1)), optional_bytes(part.key(1)), part.headers(1), part.offset(1)) == (b"2", None, [], 12)
     for start, stop in ((-1, 2), (3, 2), (0, 5)):
         with pytest.raises(BadColumn):
@@ -423,7 +474,11 @@ def test_a_column_that_this_version_does_not_know_is_passed_over() -> None:
 def test_a_batch_cut_at_any_byte_is_refused(codec: Codec) -> None:
     """Whole it is taken, with trailing bytes too, and one byte less is too little."""
     values = [b"value " * 100, None, b"", b"value " * 100]
-    data = bytes(stamped(encode_batch(values, keys=[b"k"] * 4, headers=[[("n", b"v")]] * 4, producer=Producer(1, 2, 3), codec=codec)).buffer)
+    data = bytes(
+        stamped(
+            encode_batch(values, keys=[b"k"] * 4, headers=[[("n", b"v")]] * 4, producer=Producer(1, 2, 3), codec=codec)
+        ).buffer
+    )
     for length in range(len(data)):
         with pytest.raises(BadBytes):
             Batch(data[:length])

@@ -10,6 +10,7 @@ from benchmarks.fuzz import mend_batch
 from penstock.errors import BadBytes, UnsupportedFormat
 from penstock.format.batch import Batch, encode_batch, encode_single
 from penstock.format.batch_header import (
+    COMPATIBLE_APPEND_TIMES,
     COMPATIBLE_PREWRITTEN,
     FIXED_BYTES,
     FLAG_ENCRYPTION,
@@ -57,7 +58,13 @@ def test_a_header_says_what_it_was_stamped_with() -> None:
     stamp(encoded.data, encoded.header_bytes, 5, 6, 7, 8, 4, 10)
     header = parse_header(encoded.data)
     assert (header.kind, header.count, header.first_offset, header.offset_span, header.end_offset) == (KIND_DATA, 2, 5, 2, 7)
-    assert (header.append_time_us, header.max_time_us, header.segment_uid, header.durable_end, header.log_epoch) == (6, 7, 8, 4, 10)
+    assert (header.append_time_us, header.max_time_us, header.segment_uid, header.durable_end, header.log_epoch) == (
+        6,
+        7,
+        8,
+        4,
+        10,
+    )
 
 
 @pytest.mark.parametrize("flag", [FLAG_ENCRYPTION, *[1 << bit for bit in range(4, 16)]])
@@ -70,7 +77,7 @@ def test_an_unknown_incompatible_flag_is_refused(flag: int) -> None:
         Batch(data)
 
 
-@pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize("bit", [bit for bit in range(32) if 1 << bit != COMPATIBLE_APPEND_TIMES])
 def test_a_compatible_flag_is_kept_and_else_ignored(bit: int) -> None:
     """Whoever does not know it reads the batch, and stamping leaves it in place."""
     data = forged(16, "<I", 1 << bit)
@@ -80,6 +87,26 @@ def test_a_compatible_flag_is_kept_and_else_ignored(bit: int) -> None:
     assert messages(batch) == messages(Batch(valid()))
     stamp(data, batch.header.header_bytes, 2000, 0, 0, 0, 0, 0)
     assert parse_header(data).compatible == 1 << bit
+
+
+def test_a_batch_that_should_list_append_times_and_does_not_is_refused() -> None:
+    """
+    The flag says that the time column tells when each message was appended, so there must be one, without nulls.
+
+    Found by the fuzzer: without one, asking for a time raised `AttributeError`, and the check did not look.
+    """
+    without = forged(16, "<I", COMPATIBLE_APPEND_TIMES)
+    with pytest.raises(BadBytes):
+        Batch(without).check()
+    encoded = encode_batch([b"a", b"b"], times_us=[None, 5])
+    set_compatible_flag(encoded.data, COMPATIBLE_APPEND_TIMES)
+    with pytest.raises(BadBytes):
+        stamped(encoded).check()
+    encoded = encode_batch([b"a", b"b"], times_us=[6, 5])
+    set_compatible_flag(encoded.data, COMPATIBLE_APPEND_TIMES)
+    batch = stamped(encoded)
+    batch.check()
+    assert [batch.append_time_us(index) for index in range(2)] == [6, 5]
 
 
 def test_a_compatible_flag_is_set_and_cleared_alone() -> None:

@@ -17,9 +17,20 @@ from tests.format.strategies import U32, U64
 u64, u32 = st.integers(0, U64), st.integers(0, U32)
 log_rows = st.builds(LogRow, u32, u64, u64, u64, u64, st.integers(-(1 << 63), (1 << 63) - 1))
 checkpoints = st.builds(
-    Checkpoint, st.binary(min_size=16, max_size=16), u64, u64, u64, u64, u32, st.booleans(), u32, st.lists(log_rows, max_size=5).map(tuple)
+    Checkpoint,
+    st.binary(min_size=16, max_size=16),
+    u64,
+    u64,
+    u64,
+    u64,
+    u32,
+    st.booleans(),
+    u32,
+    st.lists(log_rows, max_size=5).map(tuple),
 )
-SAMPLE = Checkpoint(b"s" * 16, 1, 2, 3, 4, 5, clean=True, next_log_id=6, rows=(LogRow(7, 8, 9, 10, 11, 12), LogRow(13, 14, 15, 16, 17, -18)))
+SAMPLE = Checkpoint(
+    b"s" * 16, 1, 2, 3, 4, 5, clean=True, next_log_id=6, rows=(LogRow(7, 8, 9, 10, 11, 12), LogRow(13, 14, 15, 16, 17, -18))
+)
 
 
 @given(checkpoints)
@@ -33,7 +44,20 @@ def test_a_checkpoint_is_read_back(checkpoint: Checkpoint) -> None:
 def test_the_fields_lie_where_the_layout_says() -> None:
     """Read by hand, without the codec."""
     data = SAMPLE.encode()
-    assert struct.unpack_from("<8sII16sQQQQIIII", data) == (b"PNSTKCKP", crc32c(data[12:]), 1, b"s" * 16, 1, 2, 3, 4, 5, 1, 6, 2)
+    assert struct.unpack_from("<8sII16sQQQQIIII", data) == (
+        b"PNSTKCKP",
+        crc32c(data[12:]),
+        1,
+        b"s" * 16,
+        1,
+        2,
+        3,
+        4,
+        5,
+        1,
+        6,
+        2,
+    )
     assert struct.unpack_from("<IIQQQQqIIQQQQq", data, 80) == (7, 0, 8, 9, 10, 11, 12, 13, 0, 14, 15, 16, 17, -18)
 
 

@@ -11,6 +11,7 @@ from benchmarks.fuzz import mend_batch
 from penstock.errors import BadBytes, PenstockError, UnsupportedFormat
 from penstock.format import columns as c
 from penstock.format.batch import Batch, batch_from_columns, encode_batch
+from penstock.format.batch_header import Producer
 from penstock.format.compression import Codec
 from penstock.format.merge import merge
 from penstock.values import BATCH_BYTES_MAX
@@ -194,7 +195,14 @@ def test_a_codec_on_a_column_that_is_never_compressed_is_refused(column: int) ->
 
 @pytest.mark.parametrize(
     ("column", "flags"),
-    [(c.PRIORITY, c.HAS_NULLS), (c.OFFSETS, c.HAS_NULLS), (c.HEADERS, c.HAS_NULLS), (c.TIME, c.RELATIVE), (c.VALUE, 1 << 5), (c.KEY, 1 << 15)],
+    [
+        (c.PRIORITY, c.HAS_NULLS),
+        (c.OFFSETS, c.HAS_NULLS),
+        (c.HEADERS, c.HAS_NULLS),
+        (c.TIME, c.RELATIVE),
+        (c.VALUE, 1 << 5),
+        (c.KEY, 1 << 15),
+    ],
 )
 def test_a_flag_that_a_column_cannot_have_is_refused(column: int, flags: int) -> None:
     """
@@ -222,7 +230,8 @@ def test_each_flipped_bit_of_a_column_is_noticed_by_verify() -> None:
 
 
 def merged() -> Batch:
-    parts = [stamped(encode_batch([b"a", b"b"]), 10, 1), stamped(encode_batch([b"c"]), 12, 2)]
+    """A batch with two runs: it has them because one of its sources names a producer."""
+    parts = [stamped(encode_batch([b"a", b"b"], producer=Producer(1, 2, 3)), 10, 1), stamped(encode_batch([b"c"]), 12, 2)]
     return stamped(merge(parts), 10)
 
 

@@ -48,7 +48,9 @@ def frame(*entries: bytes) -> bytearray:
 
 
 def four_entries() -> bytearray:
-    return frame(b"".join(batch_entry(1, BATCH)), reference_entry(REFERENCE), log_start_entry(3, 77), other_entry(4, b"layer above"))
+    return frame(
+        b"".join(batch_entry(1, BATCH)), reference_entry(REFERENCE), log_start_entry(3, 77), other_entry(4, b"layer above")
+    )
 
 
 # The file header
@@ -114,7 +116,13 @@ def test_entries_are_read_back_in_order(things: list[object], number: int, file_
             parts.append(other_entry(*thing))  # type: ignore[misc]
     data = encode_frame(number, file_uid, 123, len(things), parts)
     header = parse_frame(data, 0)
-    assert (header.frame_bytes, header.entries, header.number, header.file_uid, header.time_us) == (len(data), len(things), number, file_uid, 123)
+    assert (header.frame_bytes, header.entries, header.number, header.file_uid, header.time_us) == (
+        len(data),
+        len(things),
+        number,
+        file_uid,
+        123,
+    )
     entries = list(frame_entries(data, 0, header))
     assert len(entries) == len(things)
     for entry, thing in zip(entries, things, strict=True):
@@ -204,7 +212,7 @@ def test_the_entries_must_fill_the_frame(count: int) -> None:
         entries_of(data)
 
 
-@pytest.mark.parametrize("length", [0, 7, 8, 24, 1 << 16, 1 << 31, U32])
+@pytest.mark.parametrize("length", [0, 7, 8, 72, 1 << 16, 1 << 31, U32])
 @pytest.mark.parametrize("entry", range(4))
 def test_an_entry_of_a_forged_length_is_refused(entry: int, length: int) -> None:
     """It is outside the frame, or the entries behind it are not where they should be, or it is not as long as its kind."""

@@ -19,7 +19,7 @@ times = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @st.composite
-def snapshots(draw):  # noqa: ANN202
+def snapshots(draw):
     offsets = sorted(draw(st.sets(st.integers(0, (1 << 63) - 1), max_size=8)))
     positions = sorted(draw(st.sets(st.integers(0, 1 << 40), min_size=len(offsets), max_size=len(offsets))))
     return IndexSnapshot(
@@ -38,7 +38,16 @@ def snapshots(draw):  # noqa: ANN202
 
 def sample(offsets: list[int] | None = None, positions: list[int] | None = None, valid_position: int = 1000) -> IndexSnapshot:
     return IndexSnapshot(
-        1, valid_position, 3, 4, 5, 6, array("q", offsets or [10, 20]), array("q", [30, 40]), array("q", positions or [128, 500]), b"state"
+        1,
+        valid_position,
+        3,
+        4,
+        5,
+        6,
+        array("q", offsets or [10, 20]),
+        array("q", [30, 40]),
+        array("q", positions or [128, 500]),
+        b"state",
     )
 
 

@@ -76,7 +76,10 @@ def test_each_flipped_bit_is_noticed(decode: object) -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
-@pytest.mark.parametrize(("at", "layout", "value"), [(12, "<H", 0), (12, "<H", 2), (14, "<H", 120), (14, "<H", 136), *[(16, "<I", 1 << bit) for bit in range(32)]])
+@pytest.mark.parametrize(
+    ("at", "layout", "value"),
+    [(12, "<H", 0), (12, "<H", 2), (14, "<H", 120), (14, "<H", 136), *[(16, "<I", 1 << bit) for bit in range(32)]],
+)
 def test_a_newer_header_is_refused(at: int, layout: str, value: int) -> None:
     """Another version, another length, or an incompatible flag: `UnsupportedFormat`."""
     data = bytearray(HEADER.encode())

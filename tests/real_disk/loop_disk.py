@@ -143,16 +143,18 @@ class LoopDisk:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
-    def fill(self, name: str = "ballast", leave: int = 0) -> str:
-        """Write a file that leaves only *leave* bytes free; returns its path. Removing it frees them."""
-        path = os.path.join(self.path, name)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    def fill(self, leave: int = 0) -> None:
+        """Let a file of ballast grow or shrink until *leave* bytes are free, or a little more."""
+        descriptor = os.open(self._ballast, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             size = os.fstat(descriptor).st_size
+            missing = leave - self.free_bytes()
+            if missing > 0:
+                os.ftruncate(descriptor, max(size - missing, 0))
+                return
             step = 1 << 20
-            while step >= 4096:
-                wanted = self.free_bytes() - leave
-                if wanted < step:
+            while step >= 1024:
+                if self.free_bytes() - leave < step:
                     step //= 2
                     continue
                 try:
@@ -164,7 +166,14 @@ class LoopDisk:
                     step //= 2
         finally:
             os.close(descriptor)
-        return path
+
+    def make_room(self) -> None:
+        """Remove the ballast."""
+        os.truncate(self._ballast, 0)
+
+    @property
+    def _ballast(self) -> str:
+        return os.path.join(self.path, "ballast")
 
 
 class FailingDisk(LoopDisk):

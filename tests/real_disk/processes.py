@@ -43,11 +43,12 @@ class Child:
     """A program that was started, tells by words on its output how far it is, and is never left behind."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=pipe)
         self._said = b""
 
     def wait_for(self, word: str, timeout: float = 60) -> bool:
-        """Wait until it said *word*; False if it ended before."""
+        """Wait until it said *word*, at the end of a line; False if it ended before."""
         deadline = time.monotonic() + timeout
         assert self.process.stdout is not None
         while word.encode() + b"\n" not in self._said:
@@ -59,6 +60,21 @@ class Child:
                 return False
             self._said += data
         return True
+
+    def forget(self) -> None:
+        """Do not look at what it has said so far."""
+        self._said = b""
+
+    def ask(self, command: str, timeout: float = 120) -> dict[str, Any]:
+        """Give it a command and return its answer, a line of JSON."""
+        assert self.process.stdin is not None
+        self.forget()
+        self.process.stdin.write(command.encode() + b"\n")
+        self.process.stdin.flush()
+        if not self.wait_for("}", timeout):
+            raise RuntimeError(f"{command!r} ended it: {self.finish()}")
+        answer: dict[str, Any] = json.loads(self._said)
+        return answer
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -82,9 +98,10 @@ class Child:
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.kill()
-        for stream in (self.process.stdout, self.process.stderr):
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
 
 def run_to_end(command: Sequence[str], timeout: float = 120) -> tuple[int, str]:
@@ -218,22 +235,32 @@ class Store:
         self.session += 1
         return {"path": self.path, "history": self.history_path, "session": self.session, **more}
 
-    def check(self, *, power_lost: bool, boot_id: bytes = b"", close: bool = False) -> list[str]:
+    def look(self, *, power_lost: bool, attempts: int = 1, **request: Any) -> list[str]:
+        """
+        Recover, read and judge, and die without closing.
+
+        With more *attempts* opening may fail with EIO so often: an error that nobody was told of yet comes with the next sync of
+        that file, whoever asks for it.
+        """
+        # What the history says now is what counts: opening the store may add to it.
+        self.judge.history.read()
+        content = self.inspector.inspect(**self.config(**request))
+        while isinstance(content, str) and content.startswith("OSError: [Errno 5]") and attempts > 1:
+            attempts -= 1
+            content = self.inspector.inspect(**self.config(**request))
+        return self.judge.judge(content, power_lost=power_lost)
+
+    def check(self, *, power_lost: bool, boot_id: bytes = b"", close: bool = False, attempts: int = 1) -> list[str]:
         """
         Recover and judge; then append, die, recover and judge once more: the second recovery must find the same and what was added.
 
         With *close* the second one closes the store in order, else it dies as well.
         """
         common: dict[str, Any] = {"boot_id": boot_id.hex()}
-        # What the history says now is what counts: opening the store adds to it.
-        self.judge.history.read()
-        first = self.inspector.inspect(**self.config(append=True, **common))
-        anomalies = self.judge.judge(first, power_lost=power_lost)
-        self.judge.history.read()
-        second = self.inspector.inspect(**self.config(close=close, **common))
-        anomalies += [f"second recovery: {anomaly}" for anomaly in self.judge.judge(second, power_lost=False)]
+        anomalies = self.look(power_lost=power_lost, attempts=attempts, append=True, **common)
+        again = self.look(power_lost=False, close=close, **common)
         self.checks += 1
-        return anomalies
+        return anomalies + [f"second recovery: {anomaly}" for anomaly in again]
 
 
 # -- both cores ------------------------------------------------------------------------------------------------------

@@ -75,12 +75,9 @@ def test_what_a_reader_saw_after_a_kill_survives_the_power_loss_that_follows(
                 assert child.wait_for("ready"), child.finish()
                 time.sleep(rng.uniform(0.02, 0.15))
                 child.kill()
-            store.judge.history.read()
-            content = server.inspect(**store.config(boot_id=disk.boot_id.hex()))
-            assert not store.judge.judge(content, power_lost=False), f"after the kill of cycle {cycle}"
+            assert not store.look(power_lost=False, boot_id=disk.boot_id.hex()), f"after the kill of cycle {cycle}"
             disk.cut_power()
-            content = server.inspect(**store.config(boot_id=disk.boot_id.hex()))
-            assert not store.judge.judge(content, power_lost=True), f"after the power loss of cycle {cycle}"
+            assert not store.look(power_lost=True, boot_id=disk.boot_id.hex()), f"after the power loss of cycle {cycle}"
             seen = sum(log.end - log.start for log in store.judge.seen.values())
     record_property(f"phantom tails on {kind}", {"cycles": cycles, "messages": seen})
     print(f"phantom tails on {kind}: {cycles} cycles, {seen} messages at the end")

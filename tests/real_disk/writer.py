@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BatchTooLarge, Closed, OutcomeUnknown, PenstockError, StorageFailed, StorageFull
@@ -148,6 +149,8 @@ class Writer:
         self._history = history
         self._session = config["session"]
         self._numbers: dict[int, int] = {}
+        self.refusals = 0
+        """Appends that were not acknowledged."""
 
     def create_topics(self) -> None:
         """Make the topics, where they are not there yet."""
@@ -175,14 +178,13 @@ class Writer:
                 offsets = ticket.first_offsets
             else:
                 offsets = [volume.append(logs[0], batches[0], sync=SyncMode.ALWAYS if strict else None)]
-        except (StorageFull, BatchTooLarge) as error:
+        except (StorageFull, BatchTooLarge, StorageFailed, Closed) as error:
             history.line("fail", op, type(error).__name__)
-            return True
-        except (StorageFailed, Closed) as error:
-            history.line("fail", op, type(error).__name__)
-            return False
+            self.refusals += 1
+            return isinstance(error, (StorageFull, BatchTooLarge))
         except (OutcomeUnknown, OSError) as error:
             history.line("unknown", op, type(error).__name__)
+            self.refusals += 1
             return False
         history.ok(op, offsets)
         return True
@@ -244,15 +246,19 @@ class Writer:
     def work_together(self) -> None:
         """Threads that append until the store fails or the time is over, and one that does chores."""
         stop = threading.Event()
-        threads = [threading.Thread(target=self._append_on, args=(number, stop)) for number in range(self._config["threads"])]
-        if self._config.get("chores", True):
-            threads.append(threading.Thread(target=self._do_chores, args=(stop,)))
-        for thread in threads:
+        appending = [threading.Thread(target=self._append_on, args=(number, stop)) for number in range(self._config["threads"])]
+        chores = threading.Thread(target=self._do_chores, args=(stop,))
+        for thread in appending:
             thread.start()
-        stop.wait(self._config["seconds"])
+        if self._config.get("chores", True):
+            chores.start()
+        deadline = time.monotonic() + self._config["seconds"]
+        for thread in appending:
+            thread.join(max(deadline - time.monotonic(), 0))
         stop.set()
-        for thread in threads:
-            thread.join()
+        for thread in [*appending, chores]:
+            if thread.ident is not None:
+                thread.join()
 
     def _append_on(self, thread: int, stop: threading.Event) -> None:
         rng = random.Random(f"{self._config['seed']} {self._session} {thread}")
@@ -281,7 +287,11 @@ class Writer:
             self.do_chore(random.Random(0), "checkpoint")
         for topic, partition in there:
             log = self._volume.log(topic, partition)
-            messages = sum(len(batch) for batch in read_all(log))
+            try:
+                messages = sum(len(batch) for batch in read_all(log))
+            except (PenstockError, OSError) as error:
+                self._history.line("error", "read", f"{topic}/{partition}", type(error).__name__, error)
+                continue
             if messages != log.committed_end - log.log_start:
                 self._history.line("error", "read", f"{topic}/{partition}: {messages} messages in {log!r}")
             self._history.line("note", "served", f"{topic}/{partition}", log.log_start, log.committed_end)

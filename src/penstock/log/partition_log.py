@@ -466,10 +466,9 @@ class PartitionLog:
 
     def _unload(self) -> None:
         """Let go of the sealed segments that were loaded first; their files close when the last reader is done with them."""
-        for first in list(self._loaded)[: max(0, len(self._loaded) - LOADED_MAX)]:
-            segment = self._loaded[first]
+        for first, segment in list(self._loaded.items())[: max(0, len(self._loaded) - LOADED_MAX)]:
             if segment is not self._active and segment.sealed and segment.is_synced:
-                del self._loaded[first]
+                self._loaded.pop(first, None)  # another thread may have been quicker
 
     def offset_of_time(self, time_us: int) -> int:
         """
@@ -596,8 +595,8 @@ class PartitionLog:
                 path = os.path.join(self.directory, segment_name(first))
                 segment = self._loaded.pop(first, None)
                 if segment is not None:
+                    # Not closed: a reader may be in it, and its file closes when the last one lets go of it.
                     freed += segment.position + FOOTER_BYTES
-                    segment.close()
                 index = path[: -len(".log")] + ".idx"
                 for name in (index, path):
                     if self._files.exists(name):

@@ -71,11 +71,15 @@ class PositionsWriter:
         self.words[_SEQUENCE] = self.words[_SEQUENCE] | 1
         self.words[_SLOTS] = 0
 
+    def make_room(self, slots: int) -> None:
+        """Make sure that so many slots can be added. Raises `OSError`: the disk has no room for them."""
+        while self._slots + slots > self._capacity:
+            self._grow()
+
     def add(self, topic_id: bytes, partition: int, position: Position) -> int:
         """Add a slot and return its number."""
         slot = self._slots
-        if slot >= self._capacity:
-            self._grow()
+        self.make_room(1)
         words = self.words
         at = HEADER_WORDS + slot * SLOT_WORDS
         words[at], words[at + 1] = _words(topic_id)
@@ -89,8 +93,8 @@ class PositionsWriter:
         return slot
 
     def _grow(self) -> None:
+        grown = self._files.map_shared(self._path, _length(self._capacity + GROW_SLOTS), write=True)
         self._capacity += GROW_SLOTS
-        grown = self._files.map_shared(self._path, _length(self._capacity), write=True)
         # Both maps show the same memory; the old one goes when its last user lets go.
         self._map, self.words = grown, grown.view.cast("Q")
 

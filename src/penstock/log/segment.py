@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile, StorageFull
@@ -67,8 +68,8 @@ class Segment:
     """
 
     __slots__ = (
-        "_crc", "_crc_pending", "_files", "_view", "batches", "end_offset", "file", "header", "index", "max_time_us", "messages",
-        "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position", "uid",
+        "_crc", "_crc_pending", "_files", "_sync_failure", "_sync_lock", "_view", "batches", "end_offset", "file", "header", "index",
+        "max_time_us", "messages", "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position", "uid",
     )  # fmt: skip
 
     def __init__(self, files: FileSystem, path: str, header: SegmentHeader, index: OffsetIndex) -> None:
@@ -90,6 +91,8 @@ class Segment:
         self.sealed = False
         self.synced_position = 0
         self.reserved_end = 0
+        self._sync_lock = threading.Lock()
+        self._sync_failure: int | None = None
 
     @property
     def first_offset(self) -> int:
@@ -271,11 +274,23 @@ class Segment:
         self.sealed = True
 
     def sync(self) -> None:
-        """Make all that was written durable. Raises `OSError`, after which the segment must not be written any more."""
-        position = self.position + (FOOTER_BYTES if self.sealed else 0)
-        assert self.file is not None
-        self.file.sync_data()
-        self.synced_position = position
+        """
+        Make all that was written durable. Any thread may call it.
+
+        Raises `OSError`, after which the segment must not be written any more; it is then raised to every later caller too, because
+        the kernel reports a failed sync once, and would tell the next one that all is well.
+        """
+        with self._sync_lock:
+            if self._sync_failure is not None:
+                raise OSError(self._sync_failure, "an earlier sync of this file failed", self.path)
+            position = self.position + (FOOTER_BYTES if self.sealed else 0)
+            assert self.file is not None
+            try:
+                self.file.sync_data()
+            except OSError as error:
+                self._sync_failure = error.errno or errno.EIO
+                raise
+            self.synced_position = max(self.synced_position, position)
 
     @property
     def is_synced(self) -> bool:

@@ -30,7 +30,7 @@ class Space:
         self._reserve_bytes = reserve_bytes
         self._path = os.path.join(directory, RESERVE_NAME)
         self.left = 0
-        self.has_reserve = False
+        self.has_reserve = files.exists(self._path)
 
     def ask(self, wanted_bytes: int) -> None:
         """Look how much is free. Raises `StorageFull` if writing *wanted_bytes* would go below the floor."""

@@ -6,6 +6,7 @@ A topic is made under a temporary name and renamed into place when it is whole, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +38,17 @@ class TopicRecord(NamedTuple):
 def create_topic_files(files: FileSystem, directory: str, record: TopicRecord) -> None:
     """Make a topic's folders and file; durable when it returns. Raises `OSError`; nothing is visible then."""
     building = os.path.join(directory, NEW_PREFIX + secrets.token_hex(8))
+    try:
+        _build(files, building, record)
+        files.rename(building, os.path.join(directory, record.name))
+    except OSError:
+        with contextlib.suppress(OSError):
+            _remove_building(files, building)
+        raise
+    files.sync_directory(directory)
+
+
+def _build(files: FileSystem, building: str, record: TopicRecord) -> None:
     files.make_directory(building)
     for partition in range(record.partitions):
         files.make_directory(os.path.join(building, str(partition)))
@@ -50,8 +62,6 @@ def create_topic_files(files: FileSystem, directory: str, record: TopicRecord) -
         "required": [],
     }
     replace_small_file(files, os.path.join(building, TOPIC_FILE), encode_document(values))
-    files.rename(building, os.path.join(directory, record.name))
-    files.sync_directory(directory)
 
 
 def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
@@ -78,14 +88,17 @@ def remove_unfinished(files: FileSystem, directory: str) -> None:
     """Remove what a crash left of topics that were being made."""
     for name in files.list_directory(directory):
         if name.startswith(NEW_PREFIX):
-            folder = os.path.join(directory, name)
-            for entry in files.list_directory(folder):
-                path = os.path.join(folder, entry)
-                if entry.isdecimal():
-                    files.remove_directory(path)
-                else:
-                    files.unlink(path)
-            files.remove_directory(folder)
+            _remove_building(files, os.path.join(directory, name))
+
+
+def _remove_building(files: FileSystem, building: str) -> None:
+    for entry in files.list_directory(building):
+        path = os.path.join(building, entry)
+        if entry.isdecimal():
+            files.remove_directory(path)
+        else:
+            files.unlink(path)
+    files.remove_directory(building)
 
 
 def read_topic(files: FileSystem, directory: str, name: str) -> TopicRecord:

@@ -95,12 +95,14 @@ class Volume:
         self.settings = settings
         self._files = files
         self._clock = clock
+        self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes)
         self._closed = False
         self._lock: Lock | None = None
         self._topics: dict[str, TopicRecord] = {}
         self._logs: dict[int, PartitionLog] = {}
         self._topic_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
+        self._coalesce_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
         self._cached_positions: dict[int, int] = {}
         self._appliers: dict[int, Callable[[bytes], None]] = {}
@@ -153,7 +155,7 @@ class Volume:
             files.sync_directory(os.path.dirname(path))
         self._lock = self._take_lock()
         try:
-            self._recover(create=create, background=background)
+            self._recover_with_reserve(create=create, background=background)
         except BaseException:
             for log in self._logs.values():
                 log.close()
@@ -174,6 +176,22 @@ class Volume:
             return self._files.lock(path)
         except LockHeld as held:
             raise StoreLocked(self.path, held.owner.get("pid"), held.owner.get("host")) from None
+
+    def _recover_with_reserve(self, *, create: bool, background: bool) -> None:
+        """Recover; on a full disk once more, with the reserve that the last owner left. Recovery may be begun anew at any point."""
+        try:
+            self._recover(create=create, background=background)
+        except (OSError, StorageFull) as error:
+            if not isinstance(error, StorageFull) and error.errno not in _FULL:
+                raise
+            if not self._space.release_reserve():
+                raise StorageFull(self.path, None, None) from None
+            try:
+                self._recover(create=create, background=background)
+            except OSError as again:
+                if again.errno not in _FULL:
+                    raise
+                raise StorageFull(self.path, None, None) from None
 
     def _recover(self, *, create: bool, background: bool) -> None:
         files, path, settings = self._files, self.path, self.settings
@@ -202,11 +220,12 @@ class Volume:
         self._journal.start(recovered.frame_number)
         # From here on the store is not clean: durably, before the first write.
         self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
+        assert self._checkpoints.previous is not None
+        self._journal.free(self._checkpoints.previous.journal_sequence)
         self._positions = PositionsWriter(files, os.path.join(path, POSITIONS_NAME), store_id, self.owner_generation)
         for log in self._logs.values():
             self._add_slot(log)
         self._positions.publish(files.boot_id())
-        self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes)
         self._space.hold_reserve()
         self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
 
@@ -299,14 +318,17 @@ class Volume:
                     raise TopicExists(name, str(existing.settings))
                 return existing
             record = TopicRecord(name, secrets.token_bytes(16), partitions, self._next_log_id, settings)
+            # Given out even if this fails: the topic may turn out to be there after all.
+            self._next_log_id += partitions
             topics_directory = os.path.join(self.path, TOPICS)
             try:
+                self._positions.make_room(partitions)
                 create_topic_files(self._files, topics_directory, record)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in _FULL and not self._files.exists(os.path.join(topics_directory, name)):
                     raise StorageFull(topics_directory, None, None) from None
-                raise
-            self._next_log_id += partitions
+                self._fail(error)
+                raise StorageFailed(self.path, str(error)) from None
             self._add_logs(record)
             self._topics = {**self._topics, name: record}
             return record
@@ -366,6 +388,9 @@ class Volume:
         if space.left < 0:
             space.ask(len(data))
         with log.lock:
+            if self._committer.failure is not None:
+                # A cycle that held the log failed while this thread waited: what lies behind its batch would be lost.
+                self._check_usable()
             try:
                 first = log.append(batch, self._clock.now_us())
             except OSError as error:
@@ -435,6 +460,9 @@ class Volume:
     def _check_usable(self) -> None:
         if self._closed:
             raise Closed(self.path)
+        self._check_not_failed()
+
+    def _check_not_failed(self) -> None:
         if self._committer.failure is not None:
             raise StorageFailed(self.path, self._committer.failure)
 
@@ -640,6 +668,8 @@ class Volume:
     def _checkpoint(self, *, clean: bool) -> None:
         with self._checkpoint_lock:
             with self._committer.quiesce():
+                # A cycle that this thread waited for may have failed; syncing the same file again would succeed and mean nothing.
+                self._check_not_failed()
                 number, sequence = self._journal.number, self._journal.sequence
                 self._changed_since = None
                 self._bytes_at_checkpoint = self._journal.bytes_written
@@ -710,6 +740,7 @@ class Volume:
             except OSError as error:
                 self._fail(error)
                 raise StorageFailed(self.path, str(error)) from None
+            self._check_not_failed()
             log.note_durable(work)
 
     def keep_from(self, log: PartitionLog) -> int:
@@ -741,6 +772,10 @@ class Volume:
 
     def coalesce(self, pause: Callable[[], None] = lambda: None) -> int:
         """Rewrite sealed segments that are full of small batches; returns how many."""
+        with self._coalesce_lock:
+            return self._coalesce_logs(pause)
+
+    def _coalesce_logs(self, pause: Callable[[], None]) -> int:
         count = 0
         for log in list(self._logs.values()):
             while not self._closed:

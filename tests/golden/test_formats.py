@@ -1,0 +1,257 @@
+"""The byte layout of every format, pinned by a file each."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
+from penstock.format.batch_header import (
+    COMPATIBLE_APPEND_TIMES,
+    COMPATIBLE_PREWRITTEN,
+    Producer,
+    Transaction,
+    set_compatible_flag,
+)
+from penstock.format.checkpoint import Checkpoint, LogRow
+from penstock.format.compression import Codec
+from penstock.format.frame import (
+    JournalFileHeader,
+    Reference,
+    batch_entry,
+    decode_log_start,
+    decode_reference,
+    encode_frame,
+    frame_entries,
+    log_start_entry,
+    other_entry,
+    parse_frame,
+    reference_entry,
+)
+from penstock.format.index import IndexSnapshot
+from penstock.format.merge import merge
+from penstock.format.segment import Footer, SegmentHeader
+from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
+from penstock.volume.document import decode_document, encode_document
+from tests.format.strategies import Message, messages
+from tests.golden.files import golden
+
+APPEND_TIME_US = 1_700_000_000_123_456
+STORE_ID = bytes(range(16))
+TOPIC_ID = bytes(range(16, 32))
+
+
+def stored(encoded: EncodedBatch, first_offset: int = 1000) -> bytes:
+    encoded.stamp(first_offset, APPEND_TIME_US, APPEND_TIME_US + 5, 0x0102030405060708, 900, 3)
+    return bytes(encoded.data)
+
+
+def everything(codec: Codec = Codec.NONE) -> EncodedBatch:
+    """A batch with every column and every extension; compressible, so that a codec is used."""
+    encoded = encode_batch(
+        [b"golden value " * 100, None, b"", b"fourth"],
+        keys=[b"golden key " * 100, b"", None, b"k"],
+        headers=[[("trace", b"1"), ("trace", b"2")], None, [], [("\N{SNOWMAN}", b"golden header " * 100), ("", b"")]],
+        times_us=[1, None, 3, -4],
+        expires_us=[60_000_000, None, 0, 1],
+        expires_relative=True,
+        deliver_us=[None, APPEND_TIME_US + 7, 8, 9],
+        priorities=[0, 1, 200, 255],
+        dedup_keys=[b"d", None, b"", b"e"],
+        offset_deltas=[0, 2, 5, 9],
+        offset_span=10,
+        producer=Producer(0x1111, 0x22, 0x3333),
+        transaction=Transaction(0x4444, 0x55),
+        schema_id=0x6666,
+        codec=codec,
+    )
+    set_compatible_flag(encoded.data, COMPATIBLE_PREWRITTEN)
+    return encoded
+
+
+EVERYTHING = [
+    Message(
+        b"golden value " * 100,
+        b"golden key " * 100,
+        [("trace", b"1"), ("trace", b"2")],
+        1,
+        APPEND_TIME_US + 60_000_000,
+        None,
+        0,
+        b"d",
+        1000,
+    ),
+    Message(None, b"", [], APPEND_TIME_US, None, APPEND_TIME_US + 7, 1, None, 1002),
+    Message(b"", None, [], 3, APPEND_TIME_US, 8, 200, b"", 1005),
+    Message(b"fourth", b"k", [("\N{SNOWMAN}", b"golden header " * 100), ("", b"")], -4, APPEND_TIME_US + 1, 9, 255, b"e", 1009),
+]
+
+
+def check_everything(batch: Batch) -> None:
+    batch.check()
+    assert messages(batch) == EVERYTHING
+    assert (batch.producer, batch.transaction, batch.schema_id) == (
+        Producer(0x1111, 0x22, 0x3333),
+        Transaction(0x4444, 0x55),
+        0x6666,
+    )
+    header = batch.header
+    assert (header.append_time_us, header.max_time_us, header.segment_uid) == (
+        APPEND_TIME_US,
+        APPEND_TIME_US + 5,
+        0x0102030405060708,
+    )
+    assert (header.durable_end, header.log_epoch, header.compatible, batch.end_offset) == (900, 3, COMPATIBLE_PREWRITTEN, 1010)
+
+
+def test_a_data_batch() -> None:
+    """Every column and every extension, byte by byte."""
+    encoded = stored(everything())
+    data = golden("batch.bin", encoded)
+    check_everything(Batch(data))
+    assert encoded == data
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.LZ4])
+def test_a_compressed_batch(codec: Codec) -> None:
+    """It decodes to the same messages; its bytes may differ from one version of the library to the next."""
+    batch = Batch(golden(f"batch-{codec.name.lower()}.bin", stored(everything(codec))))
+    check_everything(batch)
+    entries = [batch.entry(column) for column in (1, 2, 3)]
+    assert [entry.codec for entry in entries if entry] == [codec] * 3
+
+
+def test_a_single_message() -> None:
+    """The commonest batch of all."""
+    encoded = stored(encode_single(b"hello, world"))
+    data = golden("batch-single.bin", encoded)
+    assert [message.value for message in messages(Batch(data))] == [b"hello, world"]
+    assert encoded == data
+
+
+def test_a_merged_batch() -> None:
+    """With the runs of its sources."""
+    sources = [
+        Batch(stored(encode_single(b"first"), 1000)),
+        Batch(stored(encode_batch([b"second", b"third"], producer=Producer(1, 2, 3)), 1001)),
+        Batch(stored(encode_batch([b"fourth"], transaction=Transaction(4, 5)), 1005)),
+    ]
+    encoded = stored(merge(sources))
+    data = golden("batch-merged.bin", encoded)
+    batch = Batch(data)
+    batch.check()
+    assert [(message.offset, message.value) for message in messages(batch)] == [
+        (1000, b"first"),
+        (1001, b"second"),
+        (1002, b"third"),
+        (1005, b"fourth"),
+    ]
+    assert [(run.end_index, run.flags, run.producer_id, run.transaction_number, run.first_offset) for run in batch.runs()] == [
+        (1, 0, 0, 0, 1000), (3, 1, 1, 0, 1001), (4, 2, 0, 4, 1005),
+    ]  # fmt: skip
+    assert encoded == data
+
+
+def test_a_merged_batch_without_producers() -> None:
+    """It needs no runs: a flag says that its time column tells when each message was appended."""
+    sources = []
+    for number, value in enumerate([b"first", b"second"]):
+        encoded = encode_single(value)
+        encoded.stamp(1000 + number, APPEND_TIME_US + number, APPEND_TIME_US + number, 0x0102030405060708, 900, 3)
+        sources.append(Batch(encoded.data))
+    encoded_bytes = stored(merge(sources))
+    data = golden("batch-merged-plain.bin", encoded_bytes)
+    batch = Batch(data)
+    batch.check()
+    assert batch.header.compatible == COMPATIBLE_APPEND_TIMES
+    assert [(message.offset, message.value) for message in messages(batch)] == [(1000, b"first"), (1001, b"second")]
+    assert [batch.append_time_us(index) for index in range(2)] == [APPEND_TIME_US, APPEND_TIME_US + 1]
+    assert not batch.runs()
+    assert encoded_bytes == data
+
+
+def test_a_state_batch() -> None:
+    """Producers and epochs."""
+    producers = [ProducerRecord(1, 2, 3, 4, 5, 6), ProducerRecord(7, 8, 9, 10, 11, 12)]
+    epochs = [EpochStart(0, 1), EpochStart(500, 4)]
+    encoded = stored(encode_state(producers, epochs))
+    data = golden("state.bin", encoded)
+    assert decode_state(Batch(data)) == (producers, epochs)
+    assert encoded == data
+
+
+def test_a_segment_header() -> None:
+    """128 bytes."""
+    header = SegmentHeader(STORE_ID, TOPIC_ID, 3, 1, 1000, 0x0102030405060708, 4, APPEND_TIME_US, APPEND_TIME_US - 1)
+    data = golden("segment-header.bin", header.encode())
+    assert SegmentHeader.decode(data) == header
+    assert header.encode() == data
+
+
+def test_a_segment_footer() -> None:
+    """96 bytes."""
+    footer = Footer(0x0102030405060708, 1000, 2000, 65_536, APPEND_TIME_US + 9, 990, 100, 0xDEADBEEF, APPEND_TIME_US)
+    data = golden("segment-footer.bin", footer.encode())
+    assert Footer.decode(data) == footer
+    assert footer.encode() == data
+
+
+def test_an_index_file() -> None:
+    """With entries and the state of the log."""
+    state = stored(encode_state([ProducerRecord(1, 2, 3, 4, 5, 6)], [EpochStart(0, 1)]))
+    snapshot = IndexSnapshot(
+        0x0102030405060708, 70_000, 2000, APPEND_TIME_US, 40, 0xCAFEF00D,
+        array("q", [1000, 1500]), array("q", [5, APPEND_TIME_US]), array("q", [300, 40_000]), state,
+    )  # fmt: skip
+    data = golden("index.bin", snapshot.encode())
+    assert IndexSnapshot.decode(data) == snapshot
+    assert snapshot.encode() == data
+
+
+def test_a_journal_file() -> None:
+    """The header, and a frame with an entry of each kind."""
+    header = JournalFileHeader(STORE_ID, 12, 0x1112131415161718, 0)
+    batch = bytearray(stored(encode_single(b"journaled")))
+    reference = Reference(2, 3, 1001, 5, 0x0102030405060708, 4096, 8192, 0xABCDEF01)
+    entries: list[bytes | bytearray | memoryview] = [
+        *batch_entry(1, batch),
+        reference_entry(reference),
+        log_start_entry(3, 777),
+        other_entry(4, b"a layer above"),
+    ]
+    frame = encode_frame(55, header.file_uid, APPEND_TIME_US, 4, entries)
+    encoded = header.encode() + frame
+    data = golden("journal.bin", encoded)
+    assert JournalFileHeader.decode(data) == header
+    parsed = parse_frame(data, 64)
+    assert (parsed.number, parsed.file_uid, parsed.time_us, parsed.frame_bytes) == (
+        55,
+        header.file_uid,
+        APPEND_TIME_US,
+        len(data) - 64,
+    )
+    found = list(frame_entries(data, 64, parsed))
+    assert [(entry.kind, entry.owner) for entry in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert bytes(found[0].body) == batch
+    assert decode_reference(found[1]) == reference
+    assert decode_log_start(found[2]) == 777
+    assert bytes(found[3].body) == b"a layer above"
+    assert encoded == data
+
+
+def test_a_checkpoint() -> None:
+    """With two logs."""
+    rows = (LogRow(0, 2000, 100, 1000, 4096, APPEND_TIME_US), LogRow(1, 0, 0, 0, 0, 0))
+    checkpoint = Checkpoint(STORE_ID, 9, 4, 55, 12, 3, clean=True, next_log_id=2, rows=rows)
+    data = golden("checkpoint.bin", checkpoint.encode())
+    assert Checkpoint.decode(data) == checkpoint
+    assert checkpoint.encode() == data
+
+
+def test_the_identity_of_a_store() -> None:
+    """JSON, with a checksum over its canonical form."""
+    values = {"format": 1, "id": STORE_ID.hex(), "required": [], "generation": 1}
+    data = golden("store.json", encode_document(values))
+    assert decode_document("store", data) == values
+    assert encode_document(values) == data

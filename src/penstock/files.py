@@ -165,6 +165,11 @@ class FileSystem(Protocol):
         ...
 
 
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room (blocks, inodes, quota, file size), and not that something broke."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def write_fully(file: File, data: Buffer, position: int) -> None:
     """
     Write all of *data*, going on after short writes.
@@ -227,9 +232,12 @@ class RealFile:
         os.ftruncate(self._descriptor, size)
 
     def reserve(self, position: int, length: int) -> bool:
-        if _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, position, length) == 0:
+        while _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, position, length) != 0:
+            code = ctypes.get_errno()
+            if code != errno.EINTR:
+                break
+        else:
             return True
-        code = ctypes.get_errno()
         if code in (errno.EOPNOTSUPP, errno.ENOSYS):
             return False
         raise OSError(code, os.strerror(code), self.path)

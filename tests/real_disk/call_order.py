@@ -34,7 +34,9 @@ STRACE_OPTIONS = ("--seccomp-bpf", "-x", "-s", "300000")
 
 _LINE = re.compile(r"^(\d+) +(?:(\w+)\((.*)|<\.\.\. (\w+) resumed>(.*))$", re.DOTALL)
 _RESULT = re.compile(r"\) += (-?\d+)")
-_OPERATION = re.compile(rb"(\d+\.\d+\.\d+):\d+:\d+:\d+:")
+_BATCH = re.compile(rb"(\d+\.\d+\.\d+):(\d+):0:\d+:")
+_POSITION = re.compile(r", (\d+) *\) += \d+(?: \([A-Z]+\))?$")
+_POSITION_BEFORE_FLAGS = re.compile(r", (\d+), \w+ *\) += \d+(?: \([A-Z]+\))?$")
 _DESCRIPTOR = re.compile(r"\d+<([^>]*)>")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
@@ -101,16 +103,17 @@ class _Write:
 class _Name:
     """A name in a folder."""
 
-    durable: int | None = None
+    order: int
+    durable: bool = False
 
 
 @dataclass(slots=True)
 class _Operation:
-    """An operation that asked for durability."""
+    """An operation that asked for durability: where its batches were written, by their number."""
 
     parts: int
-    frames: list[tuple[str, _Write]] = field(default_factory=list)
-    ahead: list[tuple[str, _Write]] = field(default_factory=list)
+    frames: dict[int, tuple[str, _Write]] = field(default_factory=dict)
+    ahead: dict[int, tuple[str, _Write]] = field(default_factory=dict)
 
 
 class CallOrder:
@@ -123,11 +126,12 @@ class CallOrder:
         self._now = 0
         self._writes: dict[str, list[_Write]] = defaultdict(list)
         self._names: dict[str, _Name] = {}
-        self._renamed: list[str] = []
+        self._renamed: dict[str, int] = {}
         self._syncs: dict[int, tuple[str, int]] = {}
         self._operations: dict[str, _Operation] = {}
         self._frames: list[tuple[str, _Write]] = []
         self._retaining: int | None = None
+        self._checkpoints: dict[str, bytes] = {}
         self._logs: dict[int, str] = {}
         self.violations: list[str] = []
         self.counts: dict[str, int] = defaultdict(int)
@@ -163,21 +167,22 @@ class CallOrder:
         path = self._path(event)
         if path is None or event.begins or event.result is None:
             return
-        position = int(re.split(r", ", event.text.rpartition(")")[0])[-1].partition(")")[0])
-        write = _Write(position, position + event.result, event.thread, self._now)
+        match = (_POSITION_BEFORE_FLAGS if event.name == "pwritev2" else _POSITION).search(event.text)
+        assert match is not None, event.text[-200:]
+        write = _Write(int(match[1]), int(match[1]) + event.result, event.thread, self._now)
         self._writes[path].append(write)
         payload = _payload(event.text)
-        frame = "/journal/" in path and position > 0
-        if frame:
+        if "/checkpoint-" in path:
+            self._checkpoints[path] = payload
+        is_frame = "/journal/" in path and write.start > 0
+        if is_frame:
             self._frames.append((path, write))
-        for operation in {match.decode() for match in _OPERATION.findall(payload)}:
-            known = self._operations.get(operation)
-            if known is None:
-                continue
-            if frame:
-                known.frames.append((path, write))
-            elif path.endswith(".log"):
-                known.ahead.append((path, write))
+        for name, part in set(_BATCH.findall(payload)):
+            operation = self._operations.get(name.decode())
+            if operation is not None and is_frame:
+                operation.frames[int(part)] = (path, write)
+            elif operation is not None and path.endswith(".log"):
+                operation.ahead[int(part)] = (path, write)
 
     def _take_sync(self, event: Event) -> None:
         path = self._path(event)
@@ -194,16 +199,18 @@ class CallOrder:
             if write.durable is None and write.order < began:
                 write.durable = self._now
         for name, known in self._names.items():
-            if known.durable is None and os.path.dirname(name) == began_path:
-                known.durable = self._now
-        self._renamed = [name for name in self._renamed if os.path.dirname(name) != began_path]
+            if known.order < began and os.path.dirname(name) == began_path:
+                known.durable = True
+        for name, order in list(self._renamed.items()):
+            if order < began and os.path.dirname(name) == began_path:
+                del self._renamed[name]
 
     def _take_create(self, event: Event) -> None:
         match = re.search(r"= \d+<([^>]*)>", event.text)
         if match is not None and match[1].startswith(self._store):
             # A new use of the name: what was known of the last one is over.
             self._writes[match[1]] = []
-            self._names[match[1]] = _Name()
+            self._names[match[1]] = _Name(self._now)
 
     def _take_rename(self, event: Event) -> None:
         source, target = (string for string in _STRING.findall(event.text)[:2])
@@ -221,9 +228,9 @@ class CallOrder:
         for path in [path for path in self._names if path.startswith(source + "/")]:
             self._names[target + path.removeprefix(source)] = self._names.pop(path)
         self._names.pop(source, None)
-        self._names[target] = _Name()
+        self._names[target] = _Name(self._now)
         if not target.endswith(".idx"):
-            self._renamed.append(target)
+            self._renamed[target] = self._now
 
     def _take_unlink(self, event: Event) -> None:
         path = next(iter(_STRING.findall(event.text)), "")
@@ -244,15 +251,12 @@ class CallOrder:
 
     def _need_name(self, path: str, why: str) -> None:
         known = self._names.get(path)
-        if known is not None and known.durable is None:
+        if known is not None and not known.durable:
             self.violations.append(f"{why}: the name of {path} is not synced")
 
     def _check_checkpoint(self, source: str) -> None:
         self.counts["checkpoints"] += 1
-        with_payload = self._checkpoint_payloads.get(source)
-        if with_payload is None:
-            return
-        for row in Checkpoint.decode(with_payload).rows:
+        for row in Checkpoint.decode(self._checkpoints[source]).rows:
             if row.position:
                 path = os.path.join(self._logs[row.log_id], f"{row.segment_first:020d}.log")
                 why = f"the checkpoint that names {os.path.relpath(path, self._store)} up to byte {row.position}"
@@ -271,30 +275,31 @@ class CallOrder:
         elif words[0] == "ok" and words[1] in self._operations:
             self._check_acknowledgement(words[1], self._operations.pop(words[1]))
             if self._one_thread and self._renamed:
-                self.violations.append(f"{words[1]} is acknowledged, and the renaming to {self._renamed[0]} is not synced")
-                self._renamed = []
+                self.violations.append(
+                    f"{words[1]} is acknowledged, and the renaming to {next(iter(self._renamed))} is not synced"
+                )
+                self._renamed = {}
 
     def _check_acknowledgement(self, name: str, operation: _Operation) -> None:
         self.counts["acknowledgements"] += 1
-        frames = operation.frames
-        if len(frames) < operation.parts and operation.ahead:
+        frames = list(operation.frames.values())
+        # A batch that a frame holds goes to its segment later, and need not be synced there.
+        ahead = [where for part, where in operation.ahead.items() if part not in operation.frames]
+        if len(frames) + len(ahead) < operation.parts:
+            self.violations.append(f"{name} is acknowledged, and was not written whole")
+        if ahead:
             self.counts["written ahead"] += 1
-            last = max((write for _, write in operation.ahead), key=lambda write: write.order)
+            last = max((write for _, write in ahead), key=lambda write: write.order)
             # The leader of the cycle wrote the batches, and then the frame that refers to them.
-            following = [(path, write) for path, write in self._frames if write.thread == last.thread and write.order > last.order]
+            following = [one for one in self._frames if one[1].thread == last.thread and one[1].order > last.order]
             if not following:
                 self.violations.append(f"{name} is acknowledged, and no frame was written after its batches")
                 return
-            frames = [*frames, following[0]]
-            for path, write in operation.ahead:
-                # Batches that the frame itself holds go to their segments after it, and need not be synced.
-                if write.order > following[0][1].order:
-                    continue
+            frames.append(following[0])
+            for path, write in ahead:
                 if write.durable is None or write.durable > following[0][1].order:
                     self.violations.append(f"{name}: its batch in {path} was not synced before the frame that refers to it")
                 self._need_name(path, f"{name} is acknowledged")
-        if not frames:
-            self.violations.append(f"{name} is acknowledged, and was never written")
         for path, write in frames:
             if write.durable is None:
                 self.violations.append(f"{name} is acknowledged, and its frame in {path} is not synced")

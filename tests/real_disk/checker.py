@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """Messages of one batch that lie one behind the other: all of it, if `index` is 0 and `length` is `count`."""
+    """Messages of one batch that lie one behind the other: all of it, if `place` is 0 and `length` is `total`."""
 
     offset: int
     op: str
     part: int
-    count: int
-    index: int
+    total: int
+    place: int
     length: int
 
     @property
@@ -94,22 +94,22 @@ def read_log(name: str, log: PartitionLog, anomalies: list[str]) -> LogContent:
                 expected = offset
             stored = batch.value(index)
             value = b"" if stored is None else bytes(stored)
-            if begun is not None and value == value_of(begun.op, begun.part, begun.index + length, begun.count, len(value)):
+            if begun is not None and value == value_of(begun.op, begun.part, begun.place + length, begun.total, len(value)):
                 length += 1
             else:
                 if begun is not None:
-                    runs.append(Run(offset - length, begun.op, begun.part, begun.count, begun.index, length))
+                    runs.append(Run(offset - length, begun.op, begun.part, begun.total, begun.place, length))
                 begun, length = parse_value(value), 1
                 if begun is None:
                     anomalies.append(f"phantom {name}: the value at offset {offset} is of no writer: {value[:60]!r}")
                     begun = Head("0.0.0", 0, 0, 1)
-            if has_keys or begun.count > 3:
-                _judge_key(name, batch, index, begun, begun.index + length - 1, anomalies)
-            if has_headers or (len(value) > 2000 and begun.count <= 3):
+            if has_keys or begun.total > 3:
+                _judge_key(name, batch, index, begun, begun.place + length - 1, anomalies)
+            if has_headers or (len(value) > 2000 and begun.total <= 3):
                 _judge_headers(name, batch, index, begun, len(value), anomalies)
             expected += 1
     if begun is not None:
-        runs.append(Run(expected - length, begun.op, begun.part, begun.count, begun.index, length))
+        runs.append(Run(expected - length, begun.op, begun.part, begun.total, begun.place, length))
     if expected != log.committed_end:
         anomalies.append(f"non-dense {name}: reading ended at {expected}, the log at {log.committed_end}")
     if log.log_start:
@@ -123,13 +123,13 @@ def read_log(name: str, log: PartitionLog, anomalies: list[str]) -> LogContent:
 
 def _judge_key(name: str, batch: Batch, index: int, head: Head, message: int, anomalies: list[str]) -> None:
     key = batch.key(index)
-    if (None if key is None else bytes(key)) != (key_of(message) if head.count > 3 else None):
+    if (None if key is None else bytes(key)) != (key_of(message) if head.total > 3 else None):
         anomalies.append(f"inconsistent-offset {name}: the key at offset {batch.offset(index)} of {head} is {key!r}")
 
 
 def _judge_headers(name: str, batch: Batch, index: int, head: Head, size: int, anomalies: list[str]) -> None:
     found = [(header, bytes(value)) for header, value in batch.headers(index)]
-    if found != ([("op", head.op.encode())] if head.count <= 3 and size > 2000 else []):
+    if found != ([("op", head.op.encode())] if head.total <= 3 and size > 2000 else []):
         anomalies.append(f"inconsistent-offset {name}: the headers at offset {batch.offset(index)} of {head} are {found!r}")
 
 
@@ -227,9 +227,11 @@ class Judge:
         if log.end < before.end:
             anomalies.append(f"lost-write {name}: it ends at {log.end}, and offsets up to {before.end} were seen")
         now = {run.offset: run for run in log.runs}
-        for run in before.runs:
-            if log.start <= run.offset < log.end and now.get(run.offset) != run:
-                anomalies.append(f"inconsistent-offset {name}: offset {run.offset} was {run} and is {now.get(run.offset)}")
+        anomalies += [
+            f"inconsistent-offset {name}: offset {run.offset} was {run} and is {now.get(run.offset)}"
+            for run in before.runs
+            if log.start <= run.offset < log.end and now.get(run.offset) != run
+        ]
 
     def _judge_messages(self, name: str, log: LogContent, visible: dict[str, int], anomalies: list[str]) -> None:
         """Whole batches, of operations that exist, each once, those of one thread in their order."""
@@ -237,14 +239,14 @@ class Judge:
         latest: dict[str, int] = {}
         for run in log.runs:
             batch, offset = run.batch, run.offset
-            if run.index or run.length != run.count:
-                anomalies.append(f"torn-batch {name}: {run.length} of {run.count} messages of {batch} from offset {offset} on")
+            if run.place or run.length != run.total:
+                anomalies.append(f"torn-batch {name}: {run.length} of {run.total} messages of {batch} from offset {offset} on")
             operation = operations.get(run.op)
             if operation is None or run.part >= len(operation.parts):
                 anomalies.append(f"phantom {name}: {batch} at offset {offset} was never sent")
                 continue
             part = operation.parts[run.part]
-            if (part.log, part.count) != (name, run.count):
+            if (part.log, part.count) != (name, run.total):
                 anomalies.append(f"phantom {name}: {batch} at offset {offset} was sent to {part.log}")
             if batch in visible:
                 anomalies.append(f"duplicate {name}: {batch} at offsets {visible[batch]} and {offset}")

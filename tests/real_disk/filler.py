@@ -42,28 +42,25 @@ class Filler:
         return {**answer, "failure": failure}
 
     def do_fill(self, names: str) -> dict[str, Any]:
-        refused = {name: 0 for name in names.split(",")}
+        refused = dict.fromkeys(names.split(","), 0)
         sent = 0
         while min(refused.values()) < 3 and self._volume._committer.failure is None:
-            for name in refused:
+            for name, times in refused.items():
                 topic, partition = name.split("/")
                 # Large ones first, then ever smaller ones, so that it is full to the last block.
-                size = (800, 60, 0)[min(refused[name], 2)]
-                before = self._refusals()
+                size = (800, 60, 0)[min(times, 2)]
+                before = self._writer.refusals
                 self._writer.append(0, [(topic, int(partition))], 20 if size == 800 else 1, size)
-                refused[name] = refused[name] + 1 if self._refusals() > before else 0
+                refused[name] = times + 1 if self._writer.refusals > before else 0
                 sent += 1
         return {"sent": sent}
 
-    def _refusals(self) -> int:
-        return self._writer.refusals
-
     def do_append(self, name: str, count: str) -> dict[str, Any]:
         topic, partition = name.split("/")
-        before = self._refusals()
+        before = self._writer.refusals
         for _ in range(int(count)):
             self._writer.append(0, [(topic, int(partition))], 1, 200)
-        return {"acknowledged": int(count) - (self._refusals() - before)}
+        return {"acknowledged": int(count) - (self._writer.refusals - before)}
 
     def do_read(self) -> dict[str, Any]:
         messages = 0

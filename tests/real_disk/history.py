@@ -44,8 +44,8 @@ class Head(NamedTuple):
 
     op: str
     part: int
-    index: int
-    count: int
+    place: int
+    total: int
 
 
 def parse_value(value: bytes) -> Head | None:

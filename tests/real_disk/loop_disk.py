@@ -190,8 +190,7 @@ class FailingDisk(LoopDisk):
 
     def mend(self) -> None:
         """The device takes writes again."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._trigger)
+        _remove(self._trigger)
 
     def is_read_only(self) -> bool:
         """Whether the file system gave up because of the errors, and must be mounted again."""
@@ -241,7 +240,8 @@ def failing_disk(kind: str, folder: str) -> Iterator[FailingDisk]:
             stderr=subprocess.DEVNULL,
         )
         stack.callback(_end, server)
-        stack.callback(lambda: [os.unlink(left) for left in (image, trigger, socket) if os.path.exists(left)])
+        for left in (image, trigger, socket):
+            stack.callback(_remove, left)
         _wait_until(lambda: os.path.exists(socket), server)
         shown = subprocess.Popen(["nbdfuse", image, "--unix", socket], stderr=subprocess.DEVNULL)
         stack.callback(_end, shown)
@@ -264,6 +264,11 @@ def _wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes])
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{process.args!r} did not start")
         time.sleep(0.01)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -295,7 +300,6 @@ def loop_disk(kind: str, folder: str, *, megabytes: int | None = None, options: 
                 run("umount", "--lazy", path)
                 raise
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(image)
+        _remove(image)
         with contextlib.suppress(OSError):
             os.rmdir(path)

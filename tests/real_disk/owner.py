@@ -14,18 +14,20 @@ import select
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingData, OffsetOutOfRange, StoreNotFound, Unavailable
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
-from penstock.log.log_reader import LogReader
-from penstock.log.partition_log import PartitionLog
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode
 from penstock.volume.reader import VolumeReader
 from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
 from tests.real_disk.writer import STORE
+
+if TYPE_CHECKING:
+    from penstock.log.log_reader import LogReader
+    from penstock.log.partition_log import PartitionLog
 
 TOPICS: dict[str, tuple[int, TopicSettings]] = {
     "lazy": (1, TopicSettings(sync=SyncMode.OS, segment_bytes=8 * 1024, coalesce_below_bytes=4 * 1024)),

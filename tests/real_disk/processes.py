@@ -15,7 +15,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tests.real_disk.checker import Judge, StoreContent
 from tests.real_disk.history import History
@@ -92,7 +92,7 @@ class Child:
             raise
         return self.process.returncode, errors.decode(errors="replace")
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,7 +113,9 @@ def run_to_end(command: Sequence[str], timeout: float = 120) -> tuple[int, str]:
 # -- strace ---------------------------------------------------------------------------------------------------------
 
 
-def strace_command(log: str, command: Sequence[str], *options: str, calls: Sequence[str] = (*CHANGING_CALLS, "openat")) -> list[str]:
+def strace_command(
+    log: str, command: Sequence[str], *options: str, calls: Sequence[str] = (*CHANGING_CALLS, "openat")
+) -> list[str]:
     """*command* under strace, which writes the calls that change the disk to *log*; a call that this machine lacks is no error."""
     trace = "trace=" + ",".join("?" + call for call in calls)
     return ["strace", "-f", "-qq", "-y", "-o", log, "-e", trace, "-e", "signal=none", *options, *command]

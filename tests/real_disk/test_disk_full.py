@@ -175,7 +175,11 @@ def test_an_owner_that_is_killed_again_and_again_does_not_fill_the_disk_with_jou
     for _ in range(8):
         child = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-c", f"import os; from penstock.volume.volume import Volume; Volume.open({str(path)!r}); os._exit(0)"],
+            [
+                sys.executable,
+                "-c",
+                f"import os; from penstock.volume.volume import Volume; Volume.open({str(path)!r}); os._exit(0)",
+            ],
             os.environ,
         )
         assert os.waitpid(child, 0)[1] == 0

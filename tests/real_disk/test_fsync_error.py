@@ -24,7 +24,6 @@ from tests.real_disk.processes import (
     strace_command,
     writer_command,
 )
-
 from tests.real_disk.writer import LOGS
 
 if TYPE_CHECKING:
@@ -208,6 +207,11 @@ def test_recovery_believes_the_device_and_not_the_page_cache(
             assert not store.check(power_lost=True, attempts=10), f"cycle {cycle}"
             disk.mount_again()
             assert not store.look(power_lost=False), f"cycle {cycle}, mounted again"
-    totals = {"cycles": DEVICE_FAILURES, "file system gave up": gone, "operations": len(history.operations), "lost": store.judge.lost}
+    totals = {
+        "cycles": DEVICE_FAILURES,
+        "file system gave up": gone,
+        "operations": len(history.operations),
+        "lost": store.judge.lost,
+    }
     record_property(f"device failures on {kind}", totals)
     print(f"device failures on {kind}: {totals}")

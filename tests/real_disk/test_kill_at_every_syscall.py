@@ -144,7 +144,9 @@ def test_a_kill_at_any_system_call_of_the_recovery_loses_and_tears_nothing(
 
             recovery = crashers[0].list_calls(bring_back(crashers[0]), operations=0)
 
-            def crash(worker: int, at: int, recovery: Sequence[Call] = recovery, bring_back: Callable = bring_back) -> list[str]:
+            def crash(
+                worker: int, at: int, recovery: Sequence[Call] = recovery, bring_back: Callable = bring_back
+            ) -> list[str]:
                 store = bring_back(crashers[worker])
                 return crashers[worker].crash(store, recovery, at, operations=0) or [
                     f"{recovery[at].name}({recovery[at].text.strip()}: {anomaly}" for anomaly in store.check(power_lost=False)

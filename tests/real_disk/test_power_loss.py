@@ -105,7 +105,9 @@ def test_an_interval_log_loses_no_more_than_its_interval_and_a_little(folder: st
         ]
         assert old
         assert not [operation.op for operation in old if f"{operation.op}:0" in store.judge.gone]
-    print(f"interval log: {len(old)} appends were older than a second, all are there; {store.judge.lost} younger ones were lost")
+    print(
+        f"interval log: {len(old)} appends were older than a second, all are there; {store.judge.lost} younger ones were lost"
+    )
 
 
 @pytest.mark.parametrize(

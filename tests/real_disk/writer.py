@@ -84,7 +84,8 @@ class _SyncedOnceFile(RealFile):
 
     def sync_data(self) -> None:
         super().sync_data()
-        self.__class__ = _UnsyncedFile
+        file: RealFile = self
+        file.__class__ = _UnsyncedFile
 
 
 class ForgetfulFiles(BootFiles):

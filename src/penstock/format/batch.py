@@ -16,6 +16,7 @@ from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
 from penstock.format import columns as c
 from penstock.format.batch_header import (
     COMPATIBLE_APPEND_TIMES,
+    COMPATIBLE_PREWRITTEN,
     FIXED_BYTES,
     FLAG_PRODUCER,
     KIND_DATA,
@@ -24,6 +25,7 @@ from penstock.format.batch_header import (
     Producer,
     Transaction,
     build_header,
+    clear_compatible_flag,
     directory_at,
     parse_header,
     read_producer,
@@ -80,7 +82,12 @@ class EncodedBatch:
             raise BadBytes("batch", "these bytes are not exactly one data batch")
         batch.verify()
         header = batch.header
-        return cls(bytearray(data), header.header_bytes, header.count, header.offset_span)
+        if header.offset_span != header.count or not _FROM_OUTSIDE.isdisjoint(batch.column_ids):
+            raise BadBytes("batch", "only the owner of a log may leave out offsets or merge batches")
+        copy = cls(bytearray(data), header.header_bytes, header.count, header.offset_span)
+        # Set by the owner of the log that it came from, and of no meaning in another.
+        clear_compatible_flag(copy.data, COMPATIBLE_PREWRITTEN | COMPATIBLE_APPEND_TIMES)
+        return copy
 
     @property
     def producer(self) -> Producer | None:
@@ -91,6 +98,7 @@ class EncodedBatch:
         return Producer(identity, incarnation, sequence)
 
 
+_FROM_OUTSIDE = {c.OFFSETS, c.RUNS}
 _PRODUCER_FIELDS = struct.Struct("<QQI")
 
 # The header, one directory entry and the two offsets of a batch with one value and nothing else, in one pack call:

@@ -175,7 +175,7 @@ def frame_entries(buffer: Buffer, position: int, header: FrameHeader) -> Iterato
     for _ in range(header.entries):
         if end - at < _ENTRY.size:
             raise BadBytes("journal frame", "has fewer entries than it says")
-        kind, _, _, length, owner, extra = _ENTRY.unpack_from(view, at)
+        kind, _, _, length, owner, _ = _ENTRY.unpack_from(view, at)
         body_end = at + 8 + length
         if length < 8 or body_end > end:
             raise BadBytes("journal frame", f"an entry has the impossible length {length}")
@@ -186,7 +186,6 @@ def frame_entries(buffer: Buffer, position: int, header: FrameHeader) -> Iterato
             yield FrameEntry(kind, owner, view[at + 16 : body_end])
         else:
             raise UnsupportedFormat("a journal frame", f"entry kind {kind}")
-        del extra
         at = body_end + (-body_end & 7)
     if at != end:
         raise BadBytes("journal frame", "has more bytes than entries")

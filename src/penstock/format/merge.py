@@ -22,7 +22,6 @@ from penstock.format.compression import Codec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_BINARY = (c.VALUE, c.KEY, c.DEDUP_KEY)
 _TIMES = (c.EXPIRES, c.DELIVER)
 
 Part = tuple[Batch, int, int]

@@ -80,6 +80,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
         self._closing = False
+        self._stopped = False
         self.failure: str | None = None
         """Why no more writes are taken, once the disk failed."""
         self.cycles = 0
@@ -147,6 +148,10 @@ class Committer:
         tickets = self._take()
         if not tickets:
             return
+        if self._stopped:
+            for ticket in tickets:
+                ticket.finish(Closed(self._name))
+            return
         if self.failure is not None:
             self._refuse(tickets)
             return
@@ -175,11 +180,18 @@ class Committer:
             raise
         self.cycles += 1
         self.tickets += len(prepared.tickets)
-        for ticket in prepared.tickets:
-            ticket.finish()
+        try:
+            for ticket in prepared.tickets:
+                ticket.finish()
+        except BaseException:
+            # Ctrl-C in the leading thread: they are all committed, so all are told.
+            for ticket in prepared.tickets:
+                if not ticket.done:
+                    ticket.finish()
+            raise
 
     def _take(self) -> list[Ticket]:
-        # Appending to a list and swapping it are atomic under the interpreter lock; a ticket lands in one list or the other.
+        # Others append to the end of the list meanwhile; taking from its front does not get in their way.
         pending = self._pending
         if not pending:
             return []
@@ -217,7 +229,9 @@ class Committer:
         while True:
             if self._pending and self._cycle_lock.acquire(blocking=False):
                 try:
-                    self._cycle()
+                    # A bug has poisoned the store and answered the tickets; later ones must still be refused by somebody.
+                    with contextlib.suppress(Exception):
+                        self._cycle()
                 finally:
                     self._cycle_lock.release()
                 continue
@@ -233,10 +247,12 @@ class Committer:
     @contextlib.contextmanager
     def quiesce(self) -> Iterator[None]:
         """Hold cycles back: whoever is inside sees the store between two of them."""
-        with self._cycle_lock:
-            yield
-        if self._pending:
-            self.hand_on()
+        try:
+            with self._cycle_lock:
+                yield
+        finally:
+            if self._pending:
+                self.hand_on()
 
     def drain(self) -> None:
         """Commit all that waits, in the calling thread."""
@@ -245,12 +261,14 @@ class Committer:
                 self._cycle()
 
     def close(self) -> None:
-        """Commit what waits, then take no more tickets."""
+        """Commit what waits, then take no more tickets: one that comes too late is answered with `Closed`."""
         self.drain()
         self._closing = True
-        self.drain()
         thread = self._thread
         if thread is not None:
             self._wake.release()
             thread.join()
-        self.drain()
+        with self._cycle_lock:
+            while self._pending:
+                self._cycle()
+            self._stopped = True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import WaitTimeout
+
+_log = logging.getLogger("penstock")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +122,11 @@ class Ticket:
         callback = self._callback
         if callback is not None:
             self._callback = None
-            callback(self)
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - whatever it is, it is the caller's
+                # The commit is done, and others wait for their answers: a caller's bug must not cost them theirs.
+                _log.exception("a callback of a commit failed")
 
     def _wake(self) -> bool:
         waiters = self._waiters

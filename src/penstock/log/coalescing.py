@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile
-from penstock.files import write_fully
 from penstock.format import columns as c
 from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.batch_header import (
@@ -28,7 +27,7 @@ from penstock.format.batch_header import (
 )
 from penstock.format.checksum import crc32c
 from penstock.format.merge import is_plain, merge, merge_values
-from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
+from penstock.format.segment import SEGMENT_HEADER_BYTES
 from penstock.log.partition_log import write_cache
 from penstock.log.segment import Segment
 from penstock.values import BATCH_MESSAGES_MAX
@@ -93,7 +92,7 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
             messages += batch.count
             pause()
         rewritten.min_time_us = segment.min_time_us
-        _write_footer(rewritten, segment)
+        rewritten.seal(segment.end_offset)
         rewritten.sync()
         _compare(rewritten, segment, messages)
     except BaseException:
@@ -112,15 +111,6 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
         log.replace_segment(rewritten)
     write_cache(files, rewritten.index_path, rewritten.index_snapshot(b"").encode())
     return True
-
-
-def _write_footer(rewritten: Segment, segment: Segment) -> None:
-    assert rewritten.file is not None
-    # The end is that of the range, which is more than the last message's where the last ones were removed.
-    write_fully(rewritten.file, rewritten.footer(segment.end_offset).encode(), rewritten.position)
-    rewritten.file.truncate(rewritten.position + FOOTER_BYTES)
-    rewritten.end_offset = segment.end_offset
-    rewritten.sealed = True
 
 
 def _all_batches(segment: Segment) -> Iterator[Batch]:
@@ -150,7 +140,7 @@ def _all_headers(segment: Segment) -> Iterator[tuple[memoryview, int, BatchHeade
 _Stamps = tuple[int, int, int, int, int]
 
 
-class _Group:
+class _MergeGroup:
     """Batches that become one: whole batches, or bare values where each batch holds one value and nothing else."""
 
     def __init__(self) -> None:
@@ -171,7 +161,7 @@ class _Group:
             return True
         if bare != bool(self.values) or first.log_epoch != header.log_epoch:
             return False
-        if self.bytes + header.total_bytes > to_bytes or self.messages + header.count > BATCH_MESSAGES_MAX:
+        if self.bytes + _raw_bytes(header, batch) > to_bytes or self.messages + header.count > BATCH_MESSAGES_MAX:
             return False
         if batch is None:
             # Bare values are numbered from the first one on, so there may be no gap.
@@ -185,7 +175,7 @@ class _Group:
             if batch is not None:
                 self.plain, self.schema_id = is_plain(batch), batch.schema_id
         self.last = header
-        self.bytes += header.total_bytes
+        self.bytes += _raw_bytes(header, batch)
         self.messages += header.count
         if batch is not None:
             self.batches.append(batch)
@@ -208,8 +198,16 @@ class _Group:
         return merge(self.batches), stamps
 
 
+def _raw_bytes(header: BatchHeader, batch: Batch | None) -> int:
+    """How much room a batch takes when it is inflated: small stored bytes may be large ones."""
+    if batch is None:
+        return header.total_bytes
+    entries = [batch.entry(column) for column in batch.column_ids]
+    return max(header.total_bytes, sum(entry.raw_bytes for entry in entries if entry is not None))
+
+
 def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, _Stamps]]:
-    group = _Group()
+    group = _MergeGroup()
     for view, position, header in _all_headers(segment):
         batch: Batch | None = None
         try:
@@ -222,11 +220,11 @@ def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple
         large = header.total_bytes >= below_bytes
         if group.first is not None and (large or not group.takes(header, to_bytes, bare=batch is None, batch=batch)):
             yield group.merge()
-            group = _Group()
+            group = _MergeGroup()
         group.add(header, batch, value)
         if large:
             yield group.merge()
-            group = _Group()
+            group = _MergeGroup()
     if group.first is not None:
         yield group.merge()
 

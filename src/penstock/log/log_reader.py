@@ -43,8 +43,13 @@ class LogReader:
         self.log_epoch = 0
 
     def move(self, position: Position) -> None:
-        """Take note of how far the log is committed now. It never goes back."""
-        self.log_epoch = max(self.log_epoch, position.log_epoch)
+        """Take note of how far the log is committed now. Within one log epoch it never goes back."""
+        if position.log_epoch > self.log_epoch:
+            # The owner crashed in between. A weaker mode may have lost a tail, and other messages have its offsets now.
+            self.log_epoch = position.log_epoch
+            self._firsts = []
+            self._segments = {}
+            self.committed_end = position.end
         self.log_start = max(self.log_start, position.log_start)
         self.committed_end = max(self.committed_end, position.end)
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.format.batch_header import Producer
 
 BATCHES_PER_PRODUCER = 64
+PRODUCERS_MAX = 1_000
+"""Producers that a log remembers: its state is written at the start of every segment, so it must stay small."""
 EPOCHS_KEPT = 256
 
 
@@ -42,10 +44,14 @@ class LogState:
         self._add(record)
 
     def _add(self, record: ProducerRecord) -> None:
-        known = self.recent.get(record.producer_id)
+        # Taken out and put back: the dict stays in the order of last use, and the longest unheard of goes first.
+        known = self.recent.pop(record.producer_id, None)
         if known is None or known[-1].incarnation != record.incarnation:
-            known = self.recent[record.producer_id] = deque(maxlen=BATCHES_PER_PRODUCER)
+            known = deque(maxlen=BATCHES_PER_PRODUCER)
+        self.recent[record.producer_id] = known
         known.append(record)
+        if len(self.recent) > PRODUCERS_MAX:
+            del self.recent[next(iter(self.recent))]
 
     def note_batch(self, batch: Batch) -> None:
         """Take in a batch that a scan found."""

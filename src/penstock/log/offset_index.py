@@ -49,9 +49,3 @@ class OffsetIndex:
             return None
         entry = bisect_left(self.times_us, time_us, 0, count) - 1
         return self.positions[max(entry, 0)]
-
-    def cut(self, position: int) -> None:
-        """Forget the entries at or behind *position*."""
-        keep = bisect_left(self.positions, position)
-        del self.offsets[keep:], self.times_us[keep:], self.positions[keep:]
-        self.next_position = self.positions[-1] + self._interval_bytes if self.positions else 0

@@ -30,11 +30,13 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
+from penstock.errors import BadBytes, Closed, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
+from penstock.files import is_full
 from penstock.format.batch_header import (
     COMPATIBLE_PREWRITTEN,
     FLAG_PRODUCER,
     KIND_DATA,
+    clear_compatible_flag,
     parse_header,
     set_compatible_flag,
     stamp,
@@ -45,7 +47,7 @@ from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, 
 from penstock.journal.small_file import read_small_file
 from penstock.log.log_state import LogState
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.segment import Segment, segment_name
+from penstock.log.segment import Segment, index_path, segment_name
 from penstock.values import SyncMode, batch_bytes_limit
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class LogIdentity(NamedTuple):
     log_id: int
 
 
-class _Group:
+class PlannedGroup:
     """Planned batches that go to one segment."""
 
     __slots__ = ("batches", "segment", "stamps")
@@ -134,11 +136,16 @@ class PartitionLog:
         self._end = 0  # the next offset to assign
         self._tail: Segment | None = None  # the segment that the next planned batch goes to
         self._tail_position = 0
-        self._groups: list[_Group] = []
+        self._groups: list[PlannedGroup] = []
         self._roll_position = settings.segment_bytes - FOOTER_BYTES
         self._rolls_by_count_or_age = bool(settings.segment_messages or settings.segment_age_ms)
         self._unsynced: list[Segment] = []  # sealed segments that are not synced yet
-        self._names_unsynced = False
+        self._names_made = 0
+        self._names_synced = 0
+        self._names_lock = threading.Lock()
+        self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
+        self._sizes: dict[int, int] = {}
+        self._closed = False
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._arrival = threading.Condition(threading.Lock())
@@ -210,8 +217,8 @@ class PartitionLog:
         try:
             segment = Segment.create(self._files, path, header, self.state.encode(), self.settings.index_interval_bytes)
         except OSError as error:
-            raise StorageFull(path, None, None) if error.errno in _FULL else error from None
-        self._names_unsynced = True
+            raise StorageFull(path, None, None) if is_full(error) else error from None
+        self._names_made += 1
         self._tail = segment
         self._tail_position = segment.position
         return segment
@@ -236,19 +243,23 @@ class PartitionLog:
             self.max_time_us = now_us
         if prewritten:
             set_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
+        elif batch.data[16] & COMPATIBLE_PREWRITTEN:
+            clear_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
         self._stamp_into(tail, batch, first, now_us, self.log_epoch)
         return first
 
-    def _stamp_into(self, tail: Segment, batch: EncodedBatch, first: int, append_time_us: int, epoch: int) -> None:
+    def _stamp_into(
+        self, tail: Segment, batch: EncodedBatch, first: int, append_time_us: int, epoch: int, *, note: bool = True
+    ) -> None:
         data, max_time_us = batch.data, self.max_time_us
         stamp(data, batch.header_bytes, first, append_time_us, max_time_us, tail.uid, self.durable_end, epoch)
         groups = self._groups
         if not groups or groups[-1].segment is not tail:
-            groups.append(_Group(tail))
+            groups.append(PlannedGroup(tail))
         group = groups[-1]
         group.batches.append(batch)
         group.stamps.append((first, append_time_us, max_time_us))
-        if epoch > self._epoch_noted or data[14] & FLAG_PRODUCER:
+        if note and (epoch > self._epoch_noted or data[14] & FLAG_PRODUCER):
             self._note_state(batch, first, append_time_us, epoch)
         self._end = first + batch.offset_span
         self._tail_position += len(data)
@@ -268,7 +279,7 @@ class PartitionLog:
         return self._end
 
     @property
-    def planned_groups(self) -> list[_Group]:
+    def planned_groups(self) -> list[PlannedGroup]:
         """What was planned and is not written yet, segment by segment."""
         return self._groups
 
@@ -285,20 +296,20 @@ class PartitionLog:
 
     def _activate(self, segment: Segment) -> None:
         previous = self._active
-        if previous is not None:
-            if not previous.sealed:
-                previous.seal()
-            self._unsynced.append(previous)
+        if previous is not None and not previous.sealed:
+            previous.seal()
         self._loaded[segment.first_offset] = segment
-        self._active = segment
-        # A new list: readers may be in the middle of searching the old one.
-        self._firsts = [*self._firsts, segment.first_offset]
+        with self._list_lock:
+            if previous is not None:
+                self._unsynced = [*self._unsynced, previous]
+            self._active = segment
+            self._firsts = [*self._firsts, segment.first_offset]
 
     def commit_planned(self) -> int:
         """Show readers all that was written; return the new committed end."""
         self.committed_end = end = self._end
         if self._waiting or self._listeners:
-            self._announce()
+            self._wake_readers()
         return end
 
     def append(self, batch: EncodedBatch, now_us: int) -> int:
@@ -314,6 +325,8 @@ class PartitionLog:
         tail = self._active
         first = self._end
         before = self.max_time_us
+        if data[16] & COMPATIBLE_PREWRITTEN:
+            clear_compatible_flag(data, COMPATIBLE_PREWRITTEN)
         if now_us > before:
             self.max_time_us = now_us
         if (
@@ -327,7 +340,7 @@ class PartitionLog:
             try:
                 tail.write_one(batch, first, now_us, self.max_time_us)
             except OSError as error:
-                if error.errno not in _FULL:
+                if not is_full(error):
                     raise
                 self.max_time_us = before
                 raise StorageFull(tail.path, None, None) from None
@@ -340,24 +353,26 @@ class PartitionLog:
             end = self._end
         self.committed_end = end
         if self._waiting or self._listeners:
-            self._announce()
+            self._wake_readers()
         return first
 
     def _append_slowly(self, batch: EncodedBatch, first: int, now_us: int, time_before_us: int) -> None:
         tail = self._tail
         if tail is None or tail.sealed or self._must_roll(tail, len(batch.data), batch.count, now_us):
             tail = self._begin_segment(now_us)
-        self._stamp_into(tail, batch, first, now_us, self.log_epoch)
+        # What the log remembers of producers is noted only when the batch is in: a refused one may come again.
+        self._stamp_into(tail, batch, first, now_us, self.log_epoch, note=False)
         try:
             self.apply_planned()
         except OSError as error:
-            if error.errno not in _FULL:
+            if not is_full(error):
                 raise
             # The segment cut the half-written batch off again, so the offset was never seen: take the plan back.
             self._groups = []
             self._end, self.max_time_us = first, time_before_us
             self._tail_position -= len(batch.data)
             raise StorageFull(tail.path, None, None) from None
+        self._note_state(batch, first, now_us, self.log_epoch)
 
     def redo(self, batch: EncodedBatch, source: Batch) -> None:
         """Append a batch that the journal has and the log lost, with the times and the epoch it had. For recovery."""
@@ -371,7 +386,7 @@ class PartitionLog:
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
-    def _announce(self) -> None:
+    def _wake_readers(self) -> None:
         if self._waiting:
             with self._arrival:
                 self._arrival.notify_all()
@@ -414,6 +429,8 @@ class PartitionLog:
             Corrupt: stored bytes are wrong, or a segment is missing.
         """
         while True:
+            if self._closed:
+                raise Closed(f"the log {self.identity.topic}/{self.identity.partition}")
             end = self.committed_end
             if not self.log_start <= offset <= end:
                 raise OffsetOutOfRange(offset, self.log_start, end)
@@ -476,6 +493,14 @@ class PartitionLog:
 
         It goes by the running maximum of append times, so it is well defined when the clock jumped.
         """
+        while True:
+            try:
+                return self._search_time(time_us)
+            except FileNotFoundError:
+                # Retention took a segment away while it was being opened: the search begins anew behind it.
+                self._forget_missing(self._firsts[0])
+
+    def _search_time(self, time_us: int) -> int:
         end = self.committed_end
         firsts = self._firsts
         low, high = 0, len(firsts)
@@ -517,14 +542,12 @@ class PartitionLog:
         )
 
     def sync_names(self) -> None:
-        """Make the names of new segments durable. Raises `OSError`."""
-        if self._names_unsynced:
-            self._names_unsynced = False
-            try:
+        """Make the names of new segments durable; returns when they are, whoever syncs them. Raises `OSError`."""
+        with self._names_lock:
+            made = self._names_made
+            if self._names_synced < made:
                 self._files.sync_directory(self.directory)
-            except OSError:
-                self._names_unsynced = True
-                raise
+                self._names_synced = made
 
     def note_durable(self, work: SyncWork) -> None:
         """The segments of *work* are synced: offsets below its row's end are durable in the log's own files."""
@@ -532,7 +555,8 @@ class PartitionLog:
         for segment in work.segments:
             if segment.sealed:
                 write_cache(self._files, segment.index_path, segment.index_snapshot(b"").encode())
-        self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
+        with self._list_lock:
+            self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
         self._unload()
 
     def cache_index(self) -> None:
@@ -573,8 +597,16 @@ class PartitionLog:
         return start
 
     def _segment_bytes(self, first: int) -> int:
-        segment = self.segment(first)
-        return segment.position + (FOOTER_BYTES if segment.sealed else 0)
+        """The length of a segment's file; that of a sealed one is asked once."""
+        segment = self._loaded.get(first)
+        if segment is not None:
+            return segment.position + (FOOTER_BYTES if segment.sealed else 0)
+        size = self._sizes.get(first)
+        if size is None:
+            file = self._files.open(os.path.join(self.directory, segment_name(first)))
+            size = self._sizes[first] = file.size()
+            file.close()
+        return size
 
     def drop_before(self, log_start: int) -> tuple[int, int]:
         """
@@ -583,43 +615,41 @@ class PartitionLog:
         Raises `OSError`; what is left is removed at the next opening.
         """
         self.log_start = max(self.log_start, log_start)
-        firsts = self._firsts
-        doomed = [first for first, following in pairwise(firsts) if following <= self.log_start]
-        if not doomed:
-            return 0, 0
+        freed = 0
         with self.files_lock:
-            # Readers stop finding the segments before their files go.
-            self._firsts = firsts[len(doomed) :]
-            freed = 0
+            with self._list_lock:
+                firsts = self._firsts
+                doomed = [first for first, following in pairwise(firsts) if following <= self.log_start]
+                # Readers stop finding the segments before their files go.
+                self._firsts = firsts[len(doomed) :]
             for first in doomed:
+                freed += self._segment_bytes(first)
+                self._sizes.pop(first, None)
+                # Not closed: a reader may be in it, and its file closes when the last one lets go of it.
+                self._loaded.pop(first, None)
                 path = os.path.join(self.directory, segment_name(first))
-                segment = self._loaded.pop(first, None)
-                if segment is not None:
-                    # Not closed: a reader may be in it, and its file closes when the last one lets go of it.
-                    freed += segment.position + FOOTER_BYTES
-                index = path[: -len(".log")] + ".idx"
-                for name in (index, path):
+                for name in (index_path(path), path):
                     if self._files.exists(name):
                         self._files.unlink(name)
-            self._files.sync_directory(self.directory)
+            if doomed:
+                self._files.sync_directory(self.directory)
         return len(doomed), freed
 
     def replace_segment(self, segment: Segment) -> None:
         """Let a rewritten segment, already renamed into place, take over its range."""
         # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
         self._loaded[segment.first_offset] = segment
+        self._sizes.pop(segment.first_offset, None)
 
     def close(self) -> None:
         """Close the files. What was committed stays."""
+        self._closed = True
         for segment in list(self._loaded.values()):
             segment.close()
         self._loaded = {}
         for group in self._groups:
             group.segment.close()
         self._groups = []
-
-
-_FULL = (28, 122, 27)  # ENOSPC, EDQUOT, EFBIG
 
 
 def write_cache(files: FileSystem, path: str, data: bytes) -> None:

@@ -32,7 +32,7 @@ from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, KIND_DATA, KIND_
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader, add_header_crc
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LogIdentity, PartitionLog, check_header, read_index_cache
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, is_footer, parse_segment_name, segment_name
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, index_path, is_footer, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
     from penstock.files import File, FileSystem
@@ -100,10 +100,7 @@ class LogRecovery:
             problem = self._join(scan, kept, following)
             if problem is not None:
                 self._cut(scan, kept, firsts[position:], problem)
-                firsts = [segment.first_offset for segment in kept] if start == firsts[0] else [
-                    *[one for one in firsts if one < start],
-                    *[segment.first_offset for segment in kept],
-                ]  # fmt: skip
+                firsts = [one for one in firsts if one < start] + [segment.first_offset for segment in kept]
                 break
             position += 1
         end = kept[-1].end_offset if kept else start
@@ -170,9 +167,8 @@ class LogRecovery:
 
     def _remove(self, first: int) -> None:
         path = os.path.join(self._directory, segment_name(first))
-        index = path[: -len(LOG_SUFFIX)] + INDEX_SUFFIX
-        if self._files.exists(index):
-            self._files.unlink(index)
+        if self._files.exists(index_path(path)):
+            self._files.unlink(index_path(path))
         self._files.unlink(path)
 
     # -- scanning ---------------------------------------------------------------------------------------------------
@@ -354,6 +350,7 @@ class LogRecovery:
 
     def _truncate(self, segment: Segment, size: int) -> None:
         assert segment.file is not None
+        drop_index(self._files, segment)
         self.report.cut_bytes += segment.file.size() - size
         segment.file.truncate(size)
         segment.file.sync_data()
@@ -406,11 +403,19 @@ def cut_log(log: PartitionLog, offset: int) -> None:
             files.sync_directory(log.directory)
             continue
         position = segment.find(offset) if offset < segment.end_offset else segment.position
+        drop_index(files, segment)
         file = segment.file
         assert file is not None
         file.truncate(position)
         file.sync_data()
         break
+
+
+def drop_index(files: FileSystem, segment: Segment) -> None:
+    """Remove the cached index of a segment that is about to be cut: it may point behind the cut, where others will write."""
+    if files.exists(segment.index_path):
+        files.unlink(segment.index_path)
+        files.sync_directory(segment.directory)
 
 
 def is_whole_header(data: bytes) -> bool:

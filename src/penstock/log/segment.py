@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile, StorageFull
-from penstock.files import write_buffers_fully, write_fully
+from penstock.files import is_full, write_buffers_fully, write_fully
 from penstock.format.batch import Batch
 from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, MAGIC, BatchHeader, parse_header
 from penstock.format.checksum import crc32c
@@ -52,6 +52,11 @@ _U32 = struct.Struct("<I")
 def segment_name(first_offset: int) -> str:
     """The name of the segment that begins at this offset; twenty digits, so that names sort."""
     return f"{first_offset:020d}{LOG_SUFFIX}"
+
+
+def index_path(path: str) -> str:
+    """Where the index of the segment at *path* is cached."""
+    return path[: -len(LOG_SUFFIX)] + INDEX_SUFFIX
 
 
 def parse_segment_name(name: str) -> int | None:
@@ -151,12 +156,12 @@ class Segment:
                 self.file.reserve(start, end - start + ahead)
                 self.reserved_end = end + ahead
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if not is_full(error):
                     raise
                 self.file.reserve(start, end - start)
                 self.reserved_end = end
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if is_full(error):
                 raise StorageFull(self.path, None, None) from None
             raise
 
@@ -209,12 +214,7 @@ class Segment:
         if position >= index.next_position:
             index.add(first_offset, self.max_time_us, position)
         self._crc_pending += data[4:8]
-        self.batches += 1
-        self.messages += batch.count
-        self.max_time_us = max_time_us
-        self.end_offset = first_offset + batch.offset_span
-        # Last: a reader that sees the new position finds everything else in place.
-        self.position = position + length
+        self._wrote(position + length, first_offset + batch.offset_span, max_time_us, self.messages + batch.count, 1)
 
     def _wrote(self, position: int, end_offset: int, max_time_us: int, messages: int, batches: int) -> None:
         self.batches += batches
@@ -260,17 +260,22 @@ class Segment:
             min_time_us=self.min_time_us,
         )
 
-    def seal(self) -> None:
-        """Write the footer; durable with the next sync. Raises `OSError`; the file is then as it was before."""
+    def seal(self, end_offset: int | None = None) -> None:
+        """
+        Write the footer; durable with the next sync. Raises `OSError`; the file is then as it was before.
+
+        *end_offset* is the end of the segment's range, where that is more than the end of its last batch.
+        """
         assert self.file is not None
         try:
-            write_fully(self.file, self.footer().encode(), self.position)
+            write_fully(self.file, self.footer(end_offset).encode(), self.position)
             # Frees what was reserved ahead.
             self.file.truncate(self.position + FOOTER_BYTES)
         except OSError:
             self.file.truncate(self.position)
             raise
         self.reserved_end = 0
+        self.end_offset = self.end_offset if end_offset is None else end_offset
         self.sealed = True
 
     def sync(self) -> None:
@@ -420,7 +425,7 @@ class Segment:
     @property
     def index_path(self) -> str:
         """Where the index is cached."""
-        return self.path[: -len(LOG_SUFFIX)] + INDEX_SUFFIX
+        return index_path(self.path)
 
     def index_snapshot(self, state: bytes) -> IndexSnapshot:
         """The index as it is now, with the log's *state* at `position`."""

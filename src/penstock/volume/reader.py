@@ -61,7 +61,8 @@ class VolumeReader:
             if not self._logs:
                 raise
             return  # The ends known so far still hold.
-        self._topics = {record.name: record for record in read_topics(self._files, os.path.join(self.path, TOPICS))}
+        if positions is None or not positions.keys() <= self._logs.keys():
+            self._topics = {record.name: record for record in read_topics(self._files, os.path.join(self.path, TOPICS))}
         self.is_live = positions is not None
         if positions is None:
             positions = self._checkpointed()

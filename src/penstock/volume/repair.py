@@ -20,15 +20,15 @@ from penstock.errors import Corrupt, DamagedFile, StoreLocked
 from penstock.files import LockHeld, RealFileSystem, write_fully
 from penstock.format.batch import EncodedBatch
 from penstock.format.checkpoint import Checkpoint, LogRow
-from penstock.format.frame import JOURNAL_HEADER_BYTES
-from penstock.format.segment import FOOTER_BYTES, SegmentHeader
+from penstock.format.frame import ENTRY_LOG_START, JOURNAL_HEADER_BYTES, decode_log_start
+from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader
 from penstock.format.state import encode_state
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.journal import Journal
 from penstock.journal.small_file import replace_small_file
 from penstock.log.partition_log import LogIdentity
 from penstock.log.salvage import Salvage, salvage
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, parse_segment_name, segment_name
+from penstock.log.segment import Segment, index_path, parse_segment_name, segment_name
 from penstock.volume.document import encode_document
 from penstock.volume.identity import JOURNAL, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topics
@@ -68,6 +68,8 @@ class Repairer:
         self._clock = clock
         self._quarantine: str | None = None
         self._lost: list[Lost] = []
+        self._log_starts: dict[int, int] = {}
+        self._epoch = 0
 
     def run(self) -> Repair:
         """Repair. Raises `StoreLocked`, `StoreNotFound`, or `Corrupt` for what cannot be repaired."""
@@ -89,8 +91,8 @@ class Repairer:
                 for record in topics
                 for partition in range(record.partitions)
             ]
-            if self._lost:
-                self._finish(store_id, checkpoint, number, sequence, rows)
+            if self._lost or (checkpoint.clean and self._differs(checkpoint, rows)):
+                self._finish(store_id, checkpoint, number, sequence, rows, topics)
         finally:
             lock.release()
         return Repair(self._lost, self._quarantine)
@@ -137,6 +139,9 @@ class Repairer:
         try:
             for frame in journal.replay(start, checkpoint.frame_number):
                 number = frame.number
+                for entry in frame.entries:
+                    if entry.kind == ENTRY_LOG_START:
+                        self._log_starts[entry.owner] = max(self._log_starts.get(entry.owner, 0), decode_log_start(entry))
         except DamagedFile as error:
             self._lost.append(Lost(error.path, None, None, f"frames behind {number} were given up: {error.reason}"))
             bad_sequence = int(os.path.basename(error.path)[:-4])
@@ -159,7 +164,7 @@ class Repairer:
         directory = os.path.join(self._path, TOPICS, identity.topic, str(identity.partition))
         row = next((one for one in checkpoint.rows if one.log_id == identity.log_id), None)
         known = 0 if row is None else row.end
-        log_start = 0 if row is None else row.log_start
+        log_start = max(self._log_starts.get(identity.log_id, 0), 0 if row is None else row.log_start)
         names = self._files.list_directory(directory)
         firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
         while len(firsts) > 1 and firsts[1] <= log_start:
@@ -188,6 +193,8 @@ class Repairer:
         path = os.path.join(directory, segment_name(first))
         data = read_segment(self._files, path)
         found = salvage(data, first, identity, (1 << 63) - 1, sealed=not last)
+        epochs = [batch.header.log_epoch for batch in found.batches]
+        self._epoch = max([self._epoch, 0 if found.header is None else found.header.log_epoch, *epochs])
         known_end = max(end, found.end_offset) if last else end
         # A bad range at the very end of the last segment, behind all that was durable, is a torn tail: recovery cuts it.
         bad = [one for one in found.bad if not (last and one.end == len(data) and one.offset is not None and one.offset >= end)]
@@ -229,35 +236,54 @@ class Repairer:
             copy.stamp(one.first_offset, one.append_time_us, one.max_time_us, header.segment_uid, 0, one.log_epoch)
             segment.write([copy], [(one.first_offset, one.append_time_us, one.max_time_us)])
         assert segment.file is not None
-        write_fully(segment.file, segment.footer(end).encode(), segment.position)
-        segment.sealed = True
+        segment.seal(end)
         segment.sync()
         segment.close()
         self._files.rename(temporary, path)
-        index = path[: -len(LOG_SUFFIX)] + INDEX_SUFFIX
-        if self._files.exists(index):
-            self._files.unlink(index)
+        if self._files.exists(index_path(path)):
+            self._files.unlink(index_path(path))
         self._files.sync_directory(os.path.dirname(path))
         time_us = max(before.max_time_us, segment.max_time_us)
         return LogRow(identity.log_id, end, before.log_start, first, segment.position, time_us)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _finish(self, store_id: bytes, checkpoint: Checkpoint, number: int, sequence: int, rows: list[LogRow]) -> None:
+    def _differs(self, checkpoint: Checkpoint, rows: list[LogRow]) -> bool:
+        """Whether a store that says it was closed in order holds something else than it says."""
+        ends = {row.log_id: row.end for row in checkpoint.rows}
+        differing = [row.log_id for row in rows if ends.get(row.log_id, 0) != row.end]
+        if differing:
+            self._lost.append(
+                Lost(self._path, None, None, f"the last checkpoint did not fit the logs {differing}; nothing is lost")
+            )
+        return bool(differing)
+
+    def _finish(
+        self,
+        store_id: bytes,
+        checkpoint: Checkpoint,
+        number: int,
+        sequence: int,
+        rows: list[LogRow],
+        topics: list[TopicRecord],
+    ) -> None:
         """A checkpoint that fits what is there now, in both files; the positions of the last owner do not count any more."""
         positions = os.path.join(self._path, POSITIONS_NAME)
         if self._files.exists(positions):
             self._files.unlink(positions)
             self._files.sync_directory(self._path)
         checkpoints = Checkpoints(self._files, self._path, store_id)
+        next_log_id = max([checkpoint.next_log_id, *[record.first_log_id + record.partitions for record in topics]])
+        epoch = max(checkpoint.log_epoch, self._epoch)
         for generation in (checkpoint.generation + 1, checkpoint.generation + 2):
             checkpoints.store(
                 checkpoint._replace(
                     generation=generation,
                     frame_number=number,
                     journal_sequence=sequence,
-                    clean=checkpoint.clean,
                     rows=tuple(rows),
+                    log_epoch=epoch,
+                    next_log_id=next_log_id,
                 )
             )
         if self._quarantine is not None:
@@ -266,8 +292,6 @@ class Repairer:
 
 
 def _end_of(found: Salvage) -> int:
-    from penstock.format.segment import SEGMENT_HEADER_BYTES
-
     total = SEGMENT_HEADER_BYTES + sum(batch.header.total_bytes for batch in found.batches)
     return total + (found.state.header.total_bytes if found.state is not None else 0)
 

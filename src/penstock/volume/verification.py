@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import BadBytes, Corrupt, PenstockError
 from penstock.files import RealFileSystem
 from penstock.format.checkpoint import Checkpoint
+from penstock.format.frame import ENTRY_LOG_START, decode_log_start
 from penstock.format.index import IndexSnapshot
 from penstock.journal.checkpoints import NAMES
 from penstock.journal.journal import Journal
 from penstock.journal.small_file import read_small_file
 from penstock.log.partition_log import LogIdentity
-from penstock.log.positions import PositionsReader
+from penstock.log.positions import Position, PositionsReader
 from penstock.log.salvage import salvage
-from penstock.log.segment import INDEX_SUFFIX, parse_segment_name, segment_name
+from penstock.log.segment import index_path, parse_segment_name, segment_name
 from penstock.volume.identity import JOURNAL, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topic, topic_folders
 from penstock.volume.volume import POSITIONS_NAME
@@ -73,6 +74,7 @@ class Verifier:
         self._path = path
         self._progress = progress
         self._findings: list[Finding] = []
+        self._log_starts: dict[int, int] = {}
         self._topics = self._segments = self._batches = self._messages = self._bytes = 0
 
     def run(self) -> Verification:
@@ -84,7 +86,7 @@ class Verifier:
             return self._result()
         checkpoint = self._checkpoints(store_id)
         self._journal(store_id, checkpoint)
-        ends = self._ends(store_id, checkpoint)
+        ends = self._ends(store_id)
         directory = os.path.join(self._path, TOPICS)
         for name in topic_folders(self._files, directory):
             try:
@@ -124,14 +126,23 @@ class Verifier:
     def _journal(self, store_id: bytes, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None or checkpoint.clean:
             return
-        journal = Journal(self._files, os.path.join(self._path, JOURNAL), store_id, 0, read_only=True)
-        try:
-            for _ in journal.replay(checkpoint.journal_sequence, checkpoint.frame_number):
-                pass
-        except Corrupt as error:
-            self._damage(getattr(error, "path", self._path), str(error), getattr(error, "position", 0))
+        for attempt in (1, 2):
+            journal = Journal(self._files, os.path.join(self._path, JOURNAL), store_id, 0, read_only=True)
+            try:
+                for frame in journal.replay(checkpoint.journal_sequence, checkpoint.frame_number):
+                    for entry in frame.entries:
+                        if entry.kind == ENTRY_LOG_START:
+                            start = max(self._log_starts.get(entry.owner, 0), decode_log_start(entry))
+                            self._log_starts[entry.owner] = start
+            except (Corrupt, FileNotFoundError) as error:
+                if attempt == 1:
+                    # A live owner may have freed files, or begun a new one, in the middle of this look.
+                    checkpoint = self._checkpoints(store_id) or checkpoint
+                    continue
+                self._damage(getattr(error, "path", self._path), str(error), getattr(error, "position", 0))
+            return
 
-    def _ends(self, store_id: bytes, checkpoint: Checkpoint | None) -> dict[tuple[bytes, int], int]:
+    def _ends(self, store_id: bytes) -> dict[tuple[bytes, int], Position]:
         """How far each log is committed, as far as that is known without recovery."""
         reader = PositionsReader(self._files, os.path.join(self._path, POSITIONS_NAME), store_id)
         try:
@@ -140,8 +151,7 @@ class Verifier:
             positions = None
         finally:
             reader.close()
-        del checkpoint
-        return {key: position.end for key, position in (positions or {}).items()}
+        return positions or {}
 
     def _log(
         self,
@@ -149,14 +159,15 @@ class Verifier:
         record: TopicRecord,
         partition: int,
         checkpoint: Checkpoint | None,
-        ends: dict[tuple[bytes, int], int],
+        ends: dict[tuple[bytes, int], Position],
     ) -> None:
         identity = LogIdentity(store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
         directory = os.path.join(self._path, TOPICS, record.name, str(partition))
         rows = {} if checkpoint is None else {row.log_id: row for row in checkpoint.rows}
         row = rows.get(identity.log_id)
-        known = max(ends.get((record.topic_id, partition), 0), 0 if row is None else row.end)
-        log_start = 0 if row is None else row.log_start
+        position = ends.get((record.topic_id, partition), Position(0, 0, 0))
+        known = max(position.end, 0 if row is None else row.end)
+        log_start = max(position.log_start, self._log_starts.get(identity.log_id, 0), 0 if row is None else row.log_start)
         names = self._files.list_directory(directory)
         firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
         while len(firsts) > 1 and firsts[1] <= log_start:
@@ -180,7 +191,10 @@ class Verifier:
             )
 
     def _segment(self, path: str, first: int, identity: LogIdentity, stop: int, *, sealed: bool) -> int:
-        data = read_segment(self._files, path)
+        try:
+            data = read_segment(self._files, path)
+        except FileNotFoundError:
+            return stop  # Retention removed it in this moment.
         found = salvage(data, first, identity, stop, sealed=sealed)
         self._segments += 1
         self._batches += len(found.batches)
@@ -189,7 +203,7 @@ class Verifier:
         for bad in found.bad:
             if bad.offset is None or bad.offset < stop:
                 self._damage(path, bad.reason, bad.start, bad.end, bad.offset)
-        index = path[: -len(".log")] + INDEX_SUFFIX
+        index = index_path(path)
         if self._files.exists(index):
             try:
                 IndexSnapshot.decode(read_small_file(self._files, index))

@@ -16,7 +16,6 @@ reserve of disk space. With ``background=False`` nothing happens unless it is ca
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import threading
@@ -27,6 +26,7 @@ from penstock.errors import (
     BadSetting,
     BatchTooLarge,
     Closed,
+    OffsetOutOfRange,
     OutcomeUnknown,
     PenstockError,
     StorageFailed,
@@ -36,21 +36,21 @@ from penstock.errors import (
     TopicExists,
     TopicNotFound,
 )
-from penstock.files import LockHeld, RealFileSystem
+from penstock.files import LockHeld, RealFileSystem, is_full
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.frame import Reference, batch_entry, log_start_entry, other_entry, reference_entry
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
-from penstock.log.partition_log import LogIdentity, PartitionLog
+from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
 from penstock.volume.identity import JOURNAL, TOPICS, create_identity, read_identity
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.space import Space
-from penstock.volume.tickets import Append, AppendTicket, Change, ChangesTicket, MoveLogStart, Other
+from penstock.volume.tickets import ENTRY_OVERHEAD_BYTES, Append, AppendTicket, Change, ChangesTicket, MoveLogStart, Other
 from penstock.volume.topic_files import PARTITIONS_MAX, TopicRecord, create_topic_files, read_topics, remove_unfinished
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
 LOCK_NAME = "LOCK"
 POSITIONS_NAME = "positions"
-_FULL = (28, 122, 27)
 _INDEX_CACHE_EVERY_BYTES = 1024 * 1024
 
 
@@ -103,8 +102,9 @@ class Volume:
         self._topic_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._coalesce_lock = threading.Lock()
+        self._close_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
-        self._cached_positions: dict[int, int] = {}
+        self._cached_positions: dict[int, tuple[int, int]] = {}
         self._appliers: dict[int, Callable[[bytes], None]] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -182,14 +182,14 @@ class Volume:
         try:
             self._recover(create=create, background=background)
         except (OSError, StorageFull) as error:
-            if not isinstance(error, StorageFull) and error.errno not in _FULL:
+            if not isinstance(error, StorageFull) and not is_full(error):
                 raise
             if not self._space.release_reserve():
                 raise StorageFull(self.path, None, None) from None
             try:
                 self._recover(create=create, background=background)
             except OSError as again:
-                if again.errno not in _FULL:
+                if not is_full(again):
                     raise
                 raise StorageFull(self.path, None, None) from None
 
@@ -253,20 +253,21 @@ class Volume:
 
         Closing twice does nothing. If the disk had failed, nothing is written and the next opening recovers.
         """
-        if self._closed:
-            return
-        self._stop.set()
-        self._interval_wake.set()
-        for thread in self._threads:
-            thread.join()
-        try:
-            self._committer.close()
-            self._closed = True
-            if self._committer.failure is None:
-                self._close_orderly()
-        finally:
-            self._closed = True
-            self._release()
+        with self._close_lock:
+            if self._closed:
+                return
+            self._stop.set()
+            self._interval_wake.set()
+            for thread in self._threads:
+                thread.join()
+            try:
+                self._committer.close()
+                self._closed = True
+                if self._committer.failure is None:
+                    self._close_orderly()
+            finally:
+                self._closed = True
+                self._release()
 
     def _close_orderly(self) -> None:
         for log in self._logs.values():
@@ -325,7 +326,7 @@ class Volume:
                 self._positions.make_room(partitions)
                 create_topic_files(self._files, topics_directory, record)
             except OSError as error:
-                if error.errno in _FULL and not self._files.exists(os.path.join(topics_directory, name)):
+                if is_full(error) and not self._files.exists(os.path.join(topics_directory, name)):
                     raise StorageFull(topics_directory, None, None) from None
                 self._fail(error)
                 raise StorageFailed(self.path, str(error)) from None
@@ -388,7 +389,7 @@ class Volume:
         if space.left < 0:
             space.ask(len(data))
         with log.lock:
-            if self._committer.failure is not None:
+            if self._committer.failure is not None or self._closed:
                 # A cycle that held the log failed while this thread waited: what lies behind its batch would be lost.
                 self._check_usable()
             try:
@@ -405,7 +406,7 @@ class Volume:
             self._positions.words[log.end_word] = log.committed_end
         if self._changed_since is None:
             self._changed_since = self._clock.monotonic()
-        if log.interval and log not in self._interval_dirty:
+        if (log.interval or sync is SyncMode.INTERVAL) and log not in self._interval_dirty:
             self._interval_dirty.add(log)
             self._interval_wake.set()
         return first
@@ -443,8 +444,12 @@ class Volume:
         for change in changes:
             if isinstance(change, Append) and len(change.batch.data) > change.log.batch_bytes_max:
                 raise BatchTooLarge("bytes", len(change.batch.data), change.log.batch_bytes_max)
-            if isinstance(change, Other) and len(change.body) > self.settings.frame_bytes:
-                raise BatchTooLarge("bytes", len(change.body), self.settings.frame_bytes)
+            if isinstance(change, MoveLogStart) and not 0 <= change.offset <= change.log.committed_end:
+                raise OffsetOutOfRange(change.offset, change.log.log_start, change.log.committed_end)
+        # Batches that do not fit into a frame travel by reference; all else must fit.
+        entries = ENTRY_OVERHEAD_BYTES * len(changes) + sum(len(change.body) for change in changes if isinstance(change, Other))
+        if entries > self.settings.frame_bytes:
+            raise BatchTooLarge("bytes", entries, self.settings.frame_bytes)
         if any(isinstance(change, Append) for change in changes):
             self._space.left -= ticket.frame_bytes
             if self._space.left < 0:
@@ -518,7 +523,7 @@ class Volume:
             try:
                 self._journal.prepare_next()
             except OSError as error:
-                if error.errno not in _FULL:
+                if not is_full(error):
                     raise
                 if attempt == 1 and self._space.release_reserve():
                     continue
@@ -607,7 +612,7 @@ class Volume:
             log.apply_planned()
         except OSError as error:
             # The frame is durable, so this must be finished: that is what the reserve is for.
-            if error.errno not in _FULL or not self._space.release_reserve():
+            if not is_full(error) or not self._space.release_reserve():
                 raise
             log.apply_planned()
 
@@ -616,7 +621,7 @@ class Volume:
         logs = prepared.logs
         for log in logs:
             self._apply_log(log)
-        self._announce(logs)
+        self._move_ends(logs)
         for change in prepared.log_starts:
             change.log.log_start = max(change.log.log_start, change.offset)
             self._positions.set_log_start(change.log.slot, change.log.log_start)
@@ -630,7 +635,7 @@ class Volume:
         if self._changed_since is None:
             self._changed_since = self._clock.monotonic()
 
-    def _announce(self, logs: Iterable[PartitionLog]) -> None:
+    def _move_ends(self, logs: Iterable[PartitionLog]) -> None:
         """Move the committed ends: in the shared file as one step, then for the threads of this process."""
         ends = [(log.slot, log.planned_end) for log in logs]
         if ends:
@@ -677,21 +682,14 @@ class Volume:
                 for log in self._logs.values():
                     with log.lock:
                         works.append((log, log.sync_work()))
+            self._sync_logs(works, clean=clean)
             try:
-                for log, work in works:
-                    for segment in work.segments:
-                        segment.sync()
-                    log.sync_names()
-                    log.note_durable(work)
-                    if clean or self._index_is_old(log):
-                        with log.lock if not log.always else self._committer.quiesce():
-                            log.cache_index()
                 self._store_checkpoint(number, sequence, clean=clean, rows=[work.row for _, work in works])
                 previous = self._checkpoints.previous
                 assert previous is not None
                 self._journal.free(previous.journal_sequence)
             except OSError as error:
-                if error.errno in _FULL:
+                if is_full(error):
                     # Nothing is lost: the journal still has what the checkpoint would have covered.
                     self._space.release_reserve()
                     self._changed_since = self._clock.monotonic()
@@ -699,14 +697,32 @@ class Volume:
                 self._fail(error)
                 raise StorageFailed(self.path, str(error)) from None
 
+    def _sync_logs(self, works: list[tuple[PartitionLog, SyncWork]], *, clean: bool) -> None:
+        """Sync the logs' own files. Any error, a full disk too, leaves un-synced what may never be synced again: it is final."""
+        try:
+            for log, work in works:
+                for segment in work.segments:
+                    segment.sync()
+                log.sync_names()
+                self._check_not_failed()
+                log.note_durable(work)
+                if clean or self._index_is_old(log):
+                    with log.lock if not log.always else self._committer.quiesce():
+                        self._check_not_failed()
+                        log.cache_index()
+        except OSError as error:
+            self._fail(error)
+            raise StorageFailed(self.path, str(error)) from None
+        self._check_not_failed()
+
     def _index_is_old(self, log: PartitionLog) -> bool:
         active = log.active
         if active is None:
             return False
-        cached = self._cached_positions.get(active.header.segment_uid, 0)
-        if active.position - cached < _INDEX_CACHE_EVERY_BYTES:
+        uid, cached = self._cached_positions.get(log.log_id, (0, 0))
+        if active.position - (cached if uid == active.uid else 0) < _INDEX_CACHE_EVERY_BYTES:
             return False
-        self._cached_positions[active.header.segment_uid] = active.position
+        self._cached_positions[log.log_id] = (active.uid, active.position)
         return True
 
     def _store_checkpoint(self, number: int, sequence: int, *, clean: bool, rows: Iterable[Any] | None = None) -> None:
@@ -790,26 +806,37 @@ class Volume:
         while not self._stop.is_set():
             self._interval_wake.wait()
             self._interval_wake.clear()
-            # Errors are kept by the volume, which takes no more writes then.
-            with contextlib.suppress(PenstockError, OSError):
-                self._stop.wait(self.settings.sync_interval_ms / 1000)
-                self.sync_interval_logs()
+            self._stop.wait(self.settings.sync_interval_ms / 1000)
+            self._run_safely(self.sync_interval_logs)
 
     def _maintain(self) -> None:
         while not self._stop.wait(min(0.2, self.settings.checkpoint_interval_ms / 1000)):
             if self._committer.failure is not None:
                 return
-            # Errors are kept by the volume (failure) or come again at the next turn; the thread goes on.
-            with contextlib.suppress(PenstockError, OSError):
-                self.maintain_once()
+            self._run_safely(self.maintain_once)
+
+    def _run_safely(self, work: Callable[[], None]) -> None:
+        """Do the work of a background thread, which must not end: nobody would notice that the store is not synced any more."""
+        try:
+            work()
+        except (PenstockError, OSError):
+            return  # Kept by the volume (failure), or it comes again at the next turn.
+        except Exception as error:  # noqa: BLE001 - a bug: stop the store rather than go on without maintenance
+            self._fail(error)
 
     def maintain_once(self) -> None:
         """One turn of the maintenance thread."""
-        if self._journal.wants_next:
-            self._journal.prepare_next()
         if self._is_checkpoint_due():
+            # First: on a full disk it is what frees journal files.
             self.checkpoint()
             self.coalesce(self._breathe)
+        if self._journal.wants_next:
+            try:
+                self._journal.prepare_next()
+            except OSError as error:
+                if not is_full(error):
+                    self._fail(error)
+                raise
         self._space.hold_reserve()
 
     def _breathe(self) -> None:

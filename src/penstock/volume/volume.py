@@ -525,6 +525,7 @@ class Volume:
             except OSError as error:
                 if not is_full(error):
                     raise
+                self._hasten_checkpoint()
                 if attempt == 1 and self._space.release_reserve():
                     continue
                 for ticket in tickets:
@@ -836,8 +837,13 @@ class Volume:
             except OSError as error:
                 if not is_full(error):
                     self._fail(error)
+                self._hasten_checkpoint()
                 raise
         self._space.hold_reserve()
+
+    def _hasten_checkpoint(self) -> None:
+        """The journal has no room for its next file: checkpoints free its old ones, two for each file."""
+        self._changed_since = float("-inf")
 
     def _breathe(self) -> None:
         if self._stop.wait(0.0005):

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from penstock.journal.ticket import Ticket
 
 
+DOZE_SECONDS = 0.001
+"""How much later a ticket that nobody waits for may be committed, so that those who wait can lead undisturbed."""
+
+
 class Prepared(Protocol):
     """What a participant made of a list of tickets."""
 
@@ -77,6 +81,7 @@ class Committer:
         self._cycle_lock = threading.Lock()
         self._wake = threading.Semaphore(0)
         self._sleeping = False
+        self._urgent = False
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
         self._closing = False
@@ -135,6 +140,7 @@ class Committer:
             return
         if ticket.waited_for and ticket.lead():
             return
+        self._urgent = True
         if self._thread is not None:
             self._sleeping = False
             self._wake.release()
@@ -226,23 +232,37 @@ class Committer:
                 self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            if self._pending and self._cycle_lock.acquire(blocking=False):
+        """
+        Commit what nobody waits for.
+
+        Most submitters wait soon and then lead themselves. So after it was woken this thread dozes for a moment, and commits only
+        if nobody has led meanwhile; once nobody does, it goes on without dozing. It must not wait for the cycle lock: it would
+        get it the moment the leader is done and commit the one ticket that has come since, at the price of a whole sync.
+        """
+        leading = False
+        while not (self._closing and not self._pending):
+            try:
+                head = self._pending[0]
+            except IndexError:
+                leading = False
+                self._sleeping = True
+                if not self._pending and not self._closing:
+                    self._wake.acquire()
+                self._sleeping = False
+                continue
+            if not leading and not self._urgent:
+                self._wake.acquire(timeout=DOZE_SECONDS)
+                if not self._urgent and (not self._pending or self._pending[0] is not head):
+                    continue
+            self._urgent = False
+            leading = self._cycle_lock.acquire(blocking=False)
+            if leading:
                 try:
                     # A bug has poisoned the store and answered the tickets; later ones must still be refused by somebody.
                     with contextlib.suppress(Exception):
                         self._cycle()
                 finally:
                     self._cycle_lock.release()
-                continue
-            if self._closing and not self._pending:
-                return
-            # Nothing to do, or somebody else leads, who hands on what is left. It must not wait for the cycle lock: it would
-            # get it the moment the leader is done and commit the one ticket that has come since, at the price of a whole sync.
-            self._sleeping = True
-            if not self._pending or self._cycle_lock.locked():
-                self._wake.acquire()
-            self._sleeping = False
 
     @contextlib.contextmanager
     def quiesce(self) -> Iterator[None]:

@@ -36,11 +36,16 @@ def replace_small_file(files: FileSystem, path: str, data: bytes) -> None:
     files.sync_directory(os.path.dirname(path))
 
 
-def read_small_file(files: FileSystem, path: str) -> bytes:
-    """The whole of a small file, read from the disk and not from a cache that may be wrong after an I/O error."""
+def read_small_file(files: FileSystem, path: str, *, cached: bool = False) -> bytes:
+    """
+    The whole of a small file, read from the disk and not from the page cache, which may be wrong after an I/O error.
+
+    *cached* allows the page cache: for files that are only caches themselves.
+    """
     file = files.open(path)
     try:
-        file.drop_cache()
+        if not cached:
+            file.drop_cache()
         size = file.size()
         if size > READ_LIMIT_BYTES:
             raise OSError(27, f"{size} bytes are too many for a file of this kind", path)

@@ -36,13 +36,12 @@ class Ticket:
     say what the change is.
     """
 
-    __slots__ = ("_callback", "_leader", "_waiters", "done", "error", "frame_bytes", "leads")
+    __slots__ = ("_callback", "_leader", "_waiters", "done", "error", "frame_bytes")
 
     def __init__(self, leader: Leader, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
         self.done = False
         self.error: PenstockError | None = None
-        self.leads = False
         self._leader = leader
         self._waiters: list[threading.Lock] | None = None
         self._callback: Callable[[Ticket], None] | None = None
@@ -76,8 +75,8 @@ class Ticket:
                     if self._is_done():
                         break
                     raise WaitTimeout("the commit", timeout or 0.0)
-                if self.leads and not self.done:
-                    self.leads = False
+                if not self._is_done():
+                    # Woken, and not done: it is this thread's turn to lead.
                     self._leader.help(self)
         if self.error is not None:
             raise self.error
@@ -91,14 +90,16 @@ class Ticket:
         try:
             self._waiters.remove(waiter)
         except ValueError:
-            if self.leads:
-                self.leads = False
+            if not self.done:
                 self._leader.hand_on()
 
     def on_done(self, callback: Callable[[Ticket], None]) -> None:
         """Call *callback* once with this ticket when it is done: in the committing thread, or here if it is done already."""
         self._callback = callback
-        if self.done and self._callback is not None:
+        if not self.done:
+            # Nobody may ever wait for it, so the background thread need not give anybody time to lead.
+            self._leader.hand_on()
+        elif self._callback is not None:
             self._callback = None
             callback(self)
 
@@ -109,8 +110,6 @@ class Ticket:
 
     def lead(self) -> bool:
         """Ask a thread that waits for this ticket to run the next cycle; False if none waits."""
-        # Never taken back here: a thread that was woken a moment ago may not have looked yet. Without a waiter it means nothing.
-        self.leads = True
         return self._wake()
 
     def finish(self, error: PenstockError | None = None) -> None:

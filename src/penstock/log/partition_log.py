@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from penstock.settings import TopicSettings
 
 READ_BYTES_DEFAULT = 1024 * 1024
-LOADED_MAX = 8
+LOADED_MAX = 64
 """Sealed segments that a log keeps open; each costs a descriptor."""
 COALESCE_AGAIN = 5
 """After opening so many of the last segments are looked at again for coalescing."""
@@ -145,6 +145,7 @@ class PartitionLog:
         self._names_lock = threading.Lock()
         self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
         self._sizes: dict[int, int] = {}
+        self._uses = 0
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
@@ -472,20 +473,27 @@ class PartitionLog:
     def segment(self, first_offset: int) -> Segment:
         """The segment that begins at *first_offset*; a sealed one is looked at now. Raises `Corrupt`."""
         segment = self._loaded.get(first_offset)
-        if segment is None:
+        if segment is not None:
+            self._uses += 1
+            segment.last_use = self._uses
+        else:
             with self._load_lock:
                 segment = self._loaded.get(first_offset)
                 if segment is None:
                     segment = load_sealed(self._files, self.directory, first_offset, self.identity, self.settings)
+                    self._uses += 1
+                    segment.last_use = self._uses
                     self._loaded[first_offset] = segment
                     self._unload()
         return segment
 
     def _unload(self) -> None:
-        """Let go of the sealed segments that were loaded first; their files close when the last reader is done with them."""
-        for first, segment in list(self._loaded.items())[: max(0, len(self._loaded) - LOADED_MAX)]:
-            if segment is not self._active and segment.sealed and segment.is_synced:
-                self._loaded.pop(first, None)  # another thread may have been quicker
+        """Let go of the sealed segments that were not used for longest; their files close when the last reader is done with them."""
+        excess = len(self._loaded) - LOADED_MAX
+        if excess > 0:
+            for first, segment in sorted(self._loaded.items(), key=lambda item: item[1].last_use)[:excess]:
+                if segment is not self._active and segment.sealed and segment.is_synced:
+                    self._loaded.pop(first, None)  # another thread may have been quicker
 
     def offset_of_time(self, time_us: int) -> int:
         """
@@ -745,7 +753,7 @@ def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | Non
     if not files.exists(path):
         return None
     try:
-        snapshot = IndexSnapshot.decode(read_small_file(files, path))
+        snapshot = IndexSnapshot.decode(read_small_file(files, path, cached=True))
     except (BadBytes, OSError):
         return None
     return snapshot if snapshot.segment_uid == segment.header.segment_uid else None

@@ -74,7 +74,7 @@ class Segment:
 
     __slots__ = (
         "_crc", "_crc_pending", "_files", "_sync_failure", "_sync_lock", "_view", "batches", "end_offset", "file", "header", "index",
-        "max_time_us", "messages", "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position", "uid",
+        "last_use", "max_time_us", "messages", "min_time_us", "path", "position", "reserved_end", "sealed", "synced_position", "uid",
     )  # fmt: skip
 
     def __init__(self, files: FileSystem, path: str, header: SegmentHeader, index: OffsetIndex) -> None:
@@ -98,6 +98,8 @@ class Segment:
         self.reserved_end = 0
         self._sync_lock = threading.Lock()
         self._sync_failure: int | None = None
+        self.last_use = 0
+        """When its log last used it, counted in uses; those not used for longest are let go of."""
 
     @property
     def first_offset(self) -> int:

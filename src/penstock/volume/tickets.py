@@ -24,7 +24,7 @@ class AppendTicket(Ticket):
 
     def __init__(self, leader: Leader, log: PartitionLog, batch: EncodedBatch) -> None:
         # As in Ticket.__init__, which is not called: there is one such ticket for every publish.
-        self.done = self.leads = False
+        self.done = False
         self.error = self._waiters = self._callback = None
         self._leader = leader
         self.frame_bytes = len(batch.data) + ENTRY_OVERHEAD_BYTES

@@ -121,6 +121,19 @@ def test_an_older_copy_of_a_file_is_noticed_or_does_no_harm(condition: str, kind
     examine_all(store, older_copies(store, kind), rules(condition, kind))
 
 
+@pytest.mark.parametrize("condition", ["reopened", "powerless", "referring"])
+def test_an_older_copy_of_a_checkpoint_does_not_pass_for_the_last_one(condition: str) -> None:
+    """
+    Then the other checkpoint is the latest, and it says that the store was closed in order, which is not true any more.
+
+    The two that are there follow each other, so that only the journal can tell: it has frames that neither of them knows.
+    """
+    store = STORES[condition]()
+    faults = older_copies(store, "checkpoints")
+    assert faults
+    examine_all(store, faults)
+
+
 def older_copies(store: Store, kind: str) -> list[Fault]:
     return [
         Fault(f"{path} as it was in state {number}", path, store.with_file(path, copy))

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import shutil
@@ -40,6 +41,7 @@ class MemoryFileSystem(RuntimeError):
     """The folder lies in memory: a crash test there proves nothing."""
 
 
+@functools.cache
 def missing_for_crash_tests() -> str | None:
     """What this machine lacks for the tests of this folder, None if it has everything."""
     if os.geteuid() != 0:
@@ -50,7 +52,25 @@ def missing_for_crash_tests() -> str | None:
         return f"needs {', '.join(missing)}: run scripts/install-crash-tools"
     if not os.path.exists("/dev/loop-control"):
         return "needs loop devices, and this machine has no /dev/loop-control"
+    try:
+        run("strace", "-o", "/dev/null", "true")
+    except RuntimeError as error:
+        return f"needs to trace processes: {error}"
     return None
+
+
+_missing_kinds: dict[str, str | None] = {}
+
+
+def missing_for_kind(kind: str, folder: str) -> str | None:
+    """Why a disk of this kind cannot be mounted here, None if it can; tried once, in *folder*."""
+    if kind not in _missing_kinds:
+        try:
+            with loop_disk(kind, folder):
+                _missing_kinds[kind] = None
+        except (RuntimeError, OSError) as error:
+            _missing_kinds[kind] = f"needs to mount {kind} in a loop device: {error}"
+    return _missing_kinds[kind]
 
 
 def refuse_memory(folder: str) -> None:

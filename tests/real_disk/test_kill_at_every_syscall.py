@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 OPERATIONS = 40
-RECOVERIES = 6
+RECOVERIES = 5
 
 
 class Crasher:

@@ -130,7 +130,8 @@ def test_a_batch_that_is_published_again_is_not_taken_for_one_that_waits_for_its
 
 def test_a_batch_from_outside_cannot_use_up_the_offsets() -> None:
     """Only the owner of a log leaves offsets out."""
-    batch = encode_batch([b"1"], offset_span=(1 << 63) - 2)
+    batch = encode_single(b"1")
+    batch.data[32:40] = ((1 << 63) - 2).to_bytes(8, "little")
     batch.stamp(0, 0, 0, 0, 0, 0)
     with pytest.raises(BadBytes):
         EncodedBatch.adopt(batch.data)

@@ -173,6 +173,11 @@ def _times(pa: Any, batch: Batch, whole: Any, column: int) -> Any:
     buffers = [validity, whole.slice(at, count * 8)]
     if not entry.flags & c.RELATIVE:
         return pa.Array.from_buffers(moment, count, buffers)
+    base = batch.header.append_time_us
+    if not c.TIME_MIN <= entry.min + base <= entry.max + base <= c.TIME_MAX:
+        # Beyond the last moment there is: read one by one, which stops there.
+        read = batch.expires_us if column == c.EXPIRES else batch.deliver_us
+        return pa.array([read(index) for index in range(count)], pa.int64()).cast(moment)
     numbers = pa.Array.from_buffers(pa.int64(), count, buffers)
     return pa.compute.add(numbers, pa.scalar(batch.header.append_time_us, pa.int64())).cast(moment)
 

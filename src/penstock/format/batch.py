@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
@@ -177,6 +178,8 @@ def encode_batch(
             parts.append(c.encode_numbers(column, numbers, c.RELATIVE if relative else 0))
     if dedup_keys is not None:
         parts.append(c.encode_binary(c.DEDUP_KEY, dedup_keys))
+    if offset_deltas is None and offset_span not in (None, count):
+        raise BadColumn("offsets", f"a span of {offset_span} needs a list of the offsets of {count} messages")
     if offset_deltas is not None:
         _check_deltas(offset_deltas, offset_span)
         parts.append(c.encode_numbers(c.OFFSETS, offset_deltas))
@@ -190,15 +193,24 @@ def encode_batch(
 
 
 def _encode_keys(keys: Sequence[bytes | None], codec: Codec, level: int | None) -> c.EncodedColumn:
+    encoded = c.encode_binary(c.KEY, keys, codec, level)
     longest = max([0 if key is None else len(key) for key in keys], default=0)
     if longest > KEY_BYTES_MAX:
         raise MessageTooLarge("a key", longest, KEY_BYTES_MAX)
-    return c.encode_binary(c.KEY, keys, codec, level)
+    return encoded
 
 
 def _check_deltas(deltas: Sequence[int], span: int | None) -> None:
     numbers = list(deltas)
-    if span is None or not numbers or numbers[0] < 0 or numbers[-1] >= span or any(map(int.__ge__, numbers, numbers[1:])):
+    if not all(isinstance(number, int) for number in numbers):
+        raise BadColumn("offsets", "must be whole numbers")
+    if (
+        span is None
+        or not numbers
+        or numbers[0] < 0
+        or numbers[-1] >= span
+        or any(one >= other for one, other in pairwise(numbers))
+    ):
         raise BadColumn("offsets", "must rise and stay below the span of the batch")
 
 
@@ -221,6 +233,9 @@ def batch_from_columns(
     if schema_id is not None:
         fixed += 8
     position = fixed + c.ENTRY.size * len(parts)
+    raw_bytes = sum([part.raw_bytes for part in parts])
+    if raw_bytes > BATCH_BYTES_MAX:
+        raise BatchTooLarge("bytes", raw_bytes, BATCH_BYTES_MAX)
     entries = []
     for part in parts:
         entry, position = part.entry(position)
@@ -270,6 +285,10 @@ class Batch:
         )
         if header.kind == KIND_DATA and c.VALUE not in self._entries:
             raise BadBytes("batch", "has no value column")
+        if header.compatible & COMPATIBLE_APPEND_TIMES:
+            times = self._entries.get(c.TIME)
+            if times is None or times.flags & c.HAS_NULLS:
+                raise BadBytes("batch", "does not tell when each of its messages was appended")
         self._columns: dict[int, Any] = {}
         self._runs: list[c.Run] | None = None
         self._arrow: Any = None
@@ -453,7 +472,9 @@ class Batch:
         moment = view.get(index)
         if moment is None:
             return None
-        return int(moment) + (self.header.append_time_us if view.flags & c.RELATIVE else 0)
+        if not view.flags & c.RELATIVE:
+            return int(moment)
+        return min(max(int(moment) + self.header.append_time_us, c.TIME_MIN), c.TIME_MAX)
 
     def priority(self, index: int) -> int:
         """The priority of message *index*: 0 is low, the default."""
@@ -525,4 +546,6 @@ class Slice:
         """The slice as a batch of its own, made by cutting columns; only blocks of the slice are inflated."""
         from penstock.format.merge import cut
 
+        if self.start == self.stop:
+            raise BadColumn("slice", "an empty slice is no batch")
         return cut(self.batch, self.start, self.stop)

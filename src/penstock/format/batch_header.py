@@ -48,7 +48,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import BadBytes, UnsupportedFormat
+from penstock.errors import BadBytes, BadColumn, UnsupportedFormat
 from penstock.format.checksum import crc32c
 from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 
@@ -145,15 +145,18 @@ def build_header(
     """The header of a new batch, not stamped yet: its CRC is still 0."""
     incompatible = 0
     extensions = b""
-    if producer is not None:
-        incompatible |= FLAG_PRODUCER
-        extensions += _PRODUCER.pack(producer.id, producer.sequence, producer.incarnation, 0)
-    if transaction is not None:
-        incompatible |= FLAG_TRANSACTION
-        extensions += _TRANSACTION.pack(transaction.number, transaction.part, 0)
-    if schema_id is not None:
-        incompatible |= FLAG_SCHEMA
-        extensions += _U64.pack(schema_id)
+    try:
+        if producer is not None:
+            incompatible |= FLAG_PRODUCER
+            extensions += _PRODUCER.pack(producer.id, producer.sequence, producer.incarnation, 0)
+        if transaction is not None:
+            incompatible |= FLAG_TRANSACTION
+            extensions += _TRANSACTION.pack(transaction.number, transaction.part, 0)
+        if schema_id is not None:
+            incompatible |= FLAG_SCHEMA
+            extensions += _U64.pack(schema_id)
+    except struct.error as error:
+        raise BadColumn("producer, transaction or schema", str(error)) from None
     header_bytes = FIXED_BYTES + len(extensions) + len(directory)
     fixed = _FIXED.pack(
         MAGIC, 0, header_bytes, kind, len(directory) // DIRECTORY_ENTRY_BYTES, incompatible, 0, count,

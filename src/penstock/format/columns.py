@@ -39,7 +39,7 @@ from bisect import bisect_right
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from penstock.errors import BadBytes, BadColumn, MessageTooLarge
+from penstock.errors import BadBytes, BadColumn, MessageTooLarge, UnsupportedFormat
 from penstock.format.checksum import crc32c
 from penstock.format.compression import BLOCK_BYTES, COMPRESS_FROM_BYTES, COMPRESS_GAIN, Codec, compress_block, inflate_block
 from penstock.values import BATCH_BYTES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_MAX
@@ -62,6 +62,11 @@ NAMES = {
 HAS_NULLS = 1
 RELATIVE = 2
 SORTED = 4
+_FLAGS = {
+    VALUE: HAS_NULLS, KEY: HAS_NULLS, DEDUP_KEY: HAS_NULLS, HEADERS: 0, TIME: HAS_NULLS | SORTED, EXPIRES: HAS_NULLS | RELATIVE,
+    DELIVER: HAS_NULLS | RELATIVE, PRIORITY: 0, OFFSETS: 0, RUNS: 0, PRODUCERS: 0, EPOCHS: 0,
+}  # fmt: skip
+TIME_MIN, TIME_MAX = -(1 << 63), (1 << 63) - 1
 
 ENTRY = struct.Struct("<BBHIIIIIqq")
 _PADDING = [bytes(count) for count in range(8)]
@@ -144,6 +149,8 @@ def encode_binary(
         flags = HAS_NULLS
         data = b"".join([value for value in values if value is not None])
         table = offset_table([0 if value is None else len(value) for value in values], len(values))
+    if int.from_bytes(table[-4:], "little") != len(data):
+        raise BadColumn(NAMES[column], "must be bytes, or views of single bytes")
     return binary_from_parts(column, flags, validity, table, data, codec, level)
 
 
@@ -183,7 +190,10 @@ def pack_data(data: bytes, codec: Codec, level: int | None) -> tuple[Codec, list
 
 def encode_headers(messages: Sequence[Headers | None], codec: Codec = Codec.NONE, level: int | None = None) -> EncodedColumn:
     """Encode the headers of each message: ordered (name, value) pairs, repeats allowed."""
-    counts = [0 if pairs is None else len(pairs) for pairs in messages]
+    try:
+        counts = [0 if pairs is None else len(pairs) for pairs in messages]
+    except TypeError as error:
+        raise BadColumn("headers", f"must be lists of pairs of str and bytes ({error})") from None
     if counts and max(counts) > HEADERS_MAX:
         raise MessageTooLarge("the number of headers of a message", max(counts), HEADERS_MAX)
     flat = [pair for pairs in messages if pairs for pair in pairs]
@@ -237,7 +247,10 @@ def encode_numbers(column: int, values: Sequence[int | None], flags: int = 0) ->
             raise BadColumn(NAMES[column], "must be whole numbers or None") from None
         validity = bitmap([value is not None for value in values])
         flags |= HAS_NULLS
-        numbers = array(typecode, [0 if value is None else value for value in values])
+        try:
+            numbers = array(typecode, [0 if value is None else value for value in values])
+        except OverflowError:
+            raise BadColumn(NAMES[column], "a number is out of range") from None
     except OverflowError:
         raise BadColumn(NAMES[column], "a number is out of range") from None
     table = numbers.tobytes()
@@ -470,6 +483,12 @@ def read_directory(buffer: Buffer, at: int, columns: int, header_bytes: int, tot
             raise BadBytes("column directory", f"entry {index} has impossible lengths")
         if entry.column in entries:
             raise BadBytes("column directory", f"column {entry.column} is there twice")
+        if entry.codec > Codec.LZ4:
+            raise UnsupportedFormat("a column", f"compression {entry.codec}")
+        if entry.codec and entry.column not in (VALUE, KEY, HEADERS):
+            raise BadBytes("column directory", f"column {entry.column} is never compressed")
+        if entry.flags & ~_FLAGS.get(entry.column, 0xFFFF):
+            raise BadBytes("column directory", f"column {entry.column} cannot have the flags {entry.flags:#x}")
         entries[entry.column] = entry
         expected += entry.stored_bytes
     if expected != total_bytes:

@@ -84,7 +84,7 @@ class IndexSnapshot(NamedTuple):
         offsets, times_us, positions = entries[0::3], entries[1::3], entries[2::3]
         for numbers in (offsets.tolist(), positions.tolist()):
             # Sorting what is sorted is the fastest check there is.
-            if sorted(numbers) != numbers:
+            if sorted(numbers) != numbers or len(set(numbers)) != len(numbers):
                 raise BadBytes("index", "its entries do not rise")
         if len(positions) and positions[-1] >= valid:
             raise BadBytes("index", "it points past what it covers")

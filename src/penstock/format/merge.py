@@ -41,9 +41,10 @@ def cut(batch: Batch, start: int, stop: int) -> EncodedBatch:
         encoded.append(c.encode_numbers(c.OFFSETS, [batch.offset(index) - first for index in range(start, stop)]))
     if batch.runs():
         encoded.append(_encode_runs(_runs_of(batch, start, stop)))
-    return batch_from_columns(
-        encoded, stop - start, span, producer=None, transaction=batch.transaction, schema_id=batch.schema_id
-    )
+    result = batch_from_columns(encoded, stop - start, span, transaction=batch.transaction, schema_id=batch.schema_id)
+    if batch.header.compatible & COMPATIBLE_APPEND_TIMES:
+        set_compatible_flag(result.data, COMPATIBLE_APPEND_TIMES)
+    return result
 
 
 def merge(batches: Sequence[Batch]) -> EncodedBatch:
@@ -203,6 +204,8 @@ def _join_moments(column: int, parts: list[Part], *, absolute: bool) -> c.Encode
 def _runs_of(batch: Batch, start: int, stop: int) -> list[c.Run]:
     """The runs of messages [start, stop), with indexes that count from *start*."""
     runs = batch.runs()
+    if batch.header.compatible & COMPATIBLE_APPEND_TIMES:
+        return _runs_of_times(batch, start, stop)
     if not runs:
         return [single_run(batch, stop - start, batch.offset(start) if start else batch.first_offset)]
     chosen: list[c.Run] = []
@@ -212,6 +215,18 @@ def _runs_of(batch: Batch, start: int, stop: int) -> list[c.Run]:
             chosen.append(run._replace(end_index=min(run.end_index, stop) - start))
         begin = run.end_index
     return chosen
+
+
+def _runs_of_times(batch: Batch, start: int, stop: int) -> list[c.Run]:
+    """One run for each message of a batch that lists when its messages were appended."""
+    runs = []
+    highest = max([batch.append_time_us(index) for index in range(start)], default=c.TIME_MIN)
+    highest = max(highest, batch.header.append_time_us)
+    for index in range(start, stop):
+        time_us = batch.append_time_us(index)
+        highest = max(highest, time_us)
+        runs.append(c.Run(index + 1 - start, 0, time_us, highest, 0, 0, 0, 0, 0, batch.offset(index)))
+    return runs
 
 
 def single_run(batch: Batch, count: int, first_offset: int) -> c.Run:

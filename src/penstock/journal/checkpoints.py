@@ -57,6 +57,9 @@ class Checkpoints:
             raise MissingData(os.path.join(self._directory, NAMES[0]), f"no checkpoint can be read ({reason})")
         found.sort(key=lambda checkpoint: checkpoint.generation)
         self.latest = found[-1]
+        if len(found) == 1:
+            # The other one may have been newer, and what came after this one is known by the journal only.
+            self.latest = self.latest._replace(clean=False)
         self.previous = found[0] if len(found) == 2 else None
         before = () if self.previous is None else self.previous.rows
         self._rows = ({row.log_id: row for row in before}, {row.log_id: row for row in self.latest.rows})

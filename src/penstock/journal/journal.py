@@ -114,7 +114,10 @@ class Journal:
             UnsupportedFormat: a newer version wrote it.
         """
         sequences = self._list_files()
-        if from_sequence not in sequences:
+        if from_sequence == 0:
+            # The checkpoint of a new store: the journal begins with its first file, or has not begun.
+            from_sequence = sequences[0] if sequences else 0
+        elif from_sequence not in sequences:
             path = os.path.join(self._directory, file_name(from_sequence))
             raise MissingData(path, "the last checkpoint says that the journal goes on in this file, and it is not there")
         number = 0

@@ -77,8 +77,7 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
     if files.exists(temporary):
         files.unlink(temporary)
     # The state batch is copied: what the log knew at the start of the segment has not changed.
-    view = segment.view()
-    assert view is not None
+    view = segment.content()
     state_header = parse_header(view, SEGMENT_HEADER_BYTES)
     stored_state = view[SEGMENT_HEADER_BYTES : SEGMENT_HEADER_BYTES + state_header.total_bytes]
     state = EncodedBatch(bytearray(stored_state), state_header.header_bytes, 0, 0)
@@ -125,8 +124,7 @@ def _all_batches(segment: Segment) -> Iterator[Batch]:
 
 
 def _all_headers(segment: Segment) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    view = segment.view()
-    assert view is not None
+    view = segment.content()
     position = SEGMENT_HEADER_BYTES + parse_header(view, SEGMENT_HEADER_BYTES).total_bytes
     while position < segment.position:
         try:

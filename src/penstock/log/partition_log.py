@@ -459,6 +459,9 @@ class PartitionLog:
         firsts = self._firsts
         position = bisect_right(firsts, offset) - 1
         if position < 0:
+            if offset < self.log_start:
+                # Retention was quicker than this reader.
+                raise OffsetOutOfRange(offset, self.log_start, self.committed_end)
             path = os.path.join(self.directory, segment_name(offset))
             raise MissingData(path, f"no segment holds offset {offset}, though the log begins at {self.log_start}")
         return firsts[position]
@@ -761,8 +764,7 @@ def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | Non
 
 def rebuild_index(segment: Segment) -> None:
     """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
-    view = segment.view()
-    assert view is not None
+    view = segment.content()
     position = SEGMENT_HEADER_BYTES
     time_us = segment.header.base_time_us
     while position < segment.position:

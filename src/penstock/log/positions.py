@@ -35,6 +35,7 @@ HEADER_WORDS = 16
 SLOT_WORDS = 8
 GROW_SLOTS = 256
 SNAPSHOT_ATTEMPTS = 10_000
+_WORD = (1 << 64) - 1
 
 _STORE, _BOOT, _OWNER, _SEQUENCE, _SLOTS, _FAILED = 2, 4, 6, 7, 8, 9
 
@@ -106,7 +107,7 @@ class PositionsWriter:
         words[_OWNER] = self._owner_generation
         words[_FAILED] = 0
         words[_BOOT], words[_BOOT + 1] = _words(boot_id)
-        words[_SEQUENCE] = self.words[_SEQUENCE] + 1
+        words[_SEQUENCE] = (words[_SEQUENCE] + 1) & _WORD
 
     def end_word(self, slot: int) -> int:
         """The number of the word that holds the committed end of *slot*."""
@@ -119,10 +120,10 @@ class PositionsWriter:
             slot, end = ends[0]
             words[HEADER_WORDS + slot * SLOT_WORDS + 3] = end
             return
-        words[_SEQUENCE] = words[_SEQUENCE] + 1
+        words[_SEQUENCE] = (words[_SEQUENCE] + 1) & _WORD
         for slot, end in ends:
             words[HEADER_WORDS + slot * SLOT_WORDS + 3] = end
-        words[_SEQUENCE] = words[_SEQUENCE] + 1
+        words[_SEQUENCE] = (words[_SEQUENCE] + 1) & _WORD
 
     def set_log_start(self, slot: int, log_start: int) -> None:
         """Store where a log begins now."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, DamagedFile, StorageFull
 from penstock.files import is_full, write_buffers_fully, write_fully
 from penstock.format.batch import Batch
-from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, MAGIC, BatchHeader, parse_header
+from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, BatchHeader, parse_header
 from penstock.format.checksum import crc32c
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import (
@@ -28,7 +28,6 @@ from penstock.format.segment import (
     add_header_crc,
 )
 from penstock.log.offset_index import OffsetIndex
-from penstock.values import BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,15 +35,12 @@ if TYPE_CHECKING:
     from penstock.files import Buffer, File, FileSystem
     from penstock.format.batch import EncodedBatch
 
-    _Found = Callable[[tuple[int, int, int, int, int]], bool]
+    _Found = Callable[[BatchHeader], bool]
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".idx"
 _RESERVE_LEAST_BYTES = 64 * 1024
 _RESERVE_MOST_BYTES = 4 * 1024 * 1024
-# What a hop from one batch to the next needs of a header: total bytes, span, first offset, (append time), max time.
-_HOP = struct.Struct("<QQQqq")
-_HOP_AT = 24
 _WINDOW_BYTES = 8 * 1024
 _U32 = struct.Struct("<I")
 
@@ -320,22 +316,35 @@ class Segment:
         An unsynced page that is mapped could not be dropped from the cache by recovery after a failed sync.
         """
         if self._view is None and self.sealed and self.is_synced:
-            self._view = self.open_file().map()
+            try:
+                self._view = self.open_file().map()
+            except FileNotFoundError:
+                raise
+            except OSError:
+                return None  # A file system that gave up may refuse to map what it still lets be read.
         return self._view
+
+    def content(self) -> memoryview:
+        """The whole file: mapped if that may be, else read."""
+        view = self.view()
+        if view is not None:
+            return view
+        file = self.open_file()
+        return memoryview(file.pread(file.size(), 0))
 
     def find(self, offset: int) -> int:
         """The position of the batch that holds *offset* (or of the first one behind, where offsets are missing)."""
-        return self._hop(self.index.position_of(offset), lambda hop: hop[2] + hop[1] > offset)
+        return self._hop(self.index.position_of(offset), lambda header: header.first_offset + header.offset_span > offset)
 
     def find_time(self, time_us: int) -> int:
         """The position of the first batch whose running max time reaches *time_us*; `position` if there is none."""
-        return self._hop(self.index.position_of_time(time_us), lambda hop: hop[4] >= time_us)
+        return self._hop(self.index.position_of_time(time_us), lambda header: header.max_time_us >= time_us)
 
     def _hop(self, start: int | None, found: _Found) -> int:
         """
         Go from batch to batch until one is *found*: at most one index interval of them.
 
-        Headers are only looked at here, not checked: whoever reads the batch checks it.
+        Each header is checked: a flipped bit in one that is only passed over could lead past the batch that is looked for.
         """
         end = self.position
         if start is None or start >= end:
@@ -343,17 +352,17 @@ class Segment:
         view, base = self._window(start, min(end, start + 2 * _WINDOW_BYTES))
         position = start
         while position < end:
-            if position + FIXED_BYTES > base + len(view):
+            if position + HEADER_BYTES_MAX > base + len(view) and base + len(view) < end:
                 view, base = self._window(position, min(end, position + _WINDOW_BYTES))
-            at = position - base
-            if view[at : at + 4] != MAGIC:
-                raise DamagedFile(self.path, position, None, "no batch begins here")
-            hop = _HOP.unpack_from(view, at + _HOP_AT)
-            if found(hop):
+            try:
+                header = parse_header(view, position - base)
+                if header.segment_uid != self.uid:
+                    raise BadBytes("batch", "belongs to another segment")
+            except BadBytes as error:
+                raise DamagedFile(self.path, position, None, str(error)) from None
+            if found(header):
                 return position
-            if not FIXED_BYTES <= hop[0] <= BATCH_BYTES_MAX:
-                raise DamagedFile(self.path, position, None, f"impossible batch length {hop[0]}")
-            position += hop[0]
+            position += header.total_bytes
         return end
 
     def _window(self, start: int, stop: int) -> tuple[memoryview, int]:

@@ -24,7 +24,11 @@ def decode_document(what: str, data: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise BadBytes(what, "is not a JSON object")
     checksum = values.pop("crc32c", None)
-    if checksum != _checksum(values):
+    try:
+        matches = checksum == _checksum(values)
+    except (ValueError, RecursionError) as error:
+        raise BadBytes(what, f"is not plain JSON ({error})") from None
+    if not matches:
         raise BadBytes(what, "checksum does not match")
     return values
 

@@ -78,6 +78,7 @@ class VolumeRecovery:
         self._frames: list[Replayed] = []
         self._committed: dict[int, int] = {row.log_id: row.end for row in checkpoint.rows}
         self._references: dict[int, set[int]] = {}
+        self._synced: dict[int, int] = {}  # log id -> offset up to which a frame proves that the log's own files were synced
         self._log_starts: dict[int, int] = {row.log_id: row.log_start for row in checkpoint.rows}
         self.reports: dict[int, TailReport] = {}
 
@@ -119,6 +120,7 @@ class VolumeRecovery:
                     end = reference.first_offset + reference.offset_span
                     self._committed[entry.owner] = max(self._committed.get(entry.owner, 0), end)
                     self._references.setdefault(entry.owner, set()).add(reference.first_offset)
+                    self._synced[entry.owner] = max(self._synced.get(entry.owner, 0), end)
                 elif entry.kind == ENTRY_LOG_START:
                     start = decode_log_start(entry)
                     self._log_starts[entry.owner] = max(self._log_starts.get(entry.owner, 0), start)
@@ -141,6 +143,12 @@ class VolumeRecovery:
         log, report = self._scan(record, identity, epoch)
         limit = self._uncommitted_from(log, report)
         if limit is not None and limit < report.end:
+            position = self._known.get((identity.topic_id, identity.partition))
+            if position is not None and position.end > limit:
+                # Checked before anything is cut: the last owner had committed it, so a frame is gone.
+                raise MissingData(
+                    log.directory, f"offsets up to {position.end} were committed, and the journal knows of {limit} only"
+                )
             if report.plain_end > limit:
                 raise MissingData(
                     log.directory,
@@ -158,6 +166,8 @@ class VolumeRecovery:
         position = self._known.get((identity.topic_id, identity.partition))
         # What an always-log lost of its own files the journal can redo, so there the known end is checked after that.
         known_end = 0 if position is None or log.always else position.end
+        # A frame refers to a batch only after the whole log up to it was synced: what is bad before it is damage.
+        known_end = max(known_end, self._synced.get(identity.log_id, 0))
         row = self._rows.get(identity.log_id)
         recovery = LogRecovery(self._files, directory, identity, record.settings, row, known_end)
         return log, recovery.run(log, self._log_starts.get(identity.log_id, 0))

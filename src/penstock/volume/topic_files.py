@@ -110,7 +110,7 @@ def read_topic(files: FileSystem, directory: str, name: str) -> TopicRecord:
         return _record(values, name)
     except FileNotFoundError:
         raise DamagedFile(path, 0, None, "the topic's folder has no topic.json") from None
-    except (BadBytes, BadSetting, KeyError, TypeError, ValueError) as error:
+    except (BadBytes, BadSetting, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFile(path, 0, None, f"{type(error).__name__}: {error}") from None
 
 

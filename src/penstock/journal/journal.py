@@ -154,6 +154,20 @@ class Journal:
                 stop = (path, position)
         self.number = max(number, after_number)
 
+    def has_frames_behind(self, sequence: int, number: int) -> bool:
+        """
+        Whether a file behind *sequence* begins with a frame newer than *number*.
+
+        Every opening begins a new file, so this tells whether the store was opened and written after a checkpoint that says it
+        was closed in order.
+        """
+        for later in [one for one in self._list_files() if one > sequence]:
+            view, header = self._read_file(os.path.join(self._directory, file_name(later)), later)
+            frame = _frame_at(view, JOURNAL_HEADER_BYTES, header.file_uid)
+            if frame is not None and frame.number > number:
+                return True
+        return False
+
     def _begins_with(self, path: str, sequence: int, number: int) -> bool:
         if not self._files.exists(path):
             return False

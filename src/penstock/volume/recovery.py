@@ -3,7 +3,8 @@ Bringing a store back: checkpoint, journal, partition tails, redo, sync, in this
 
 Theory of operation
 -------------------
-After an orderly closing the last checkpoint says everything; the journal is not read.
+After an orderly closing the last checkpoint says everything; of the journal only the beginnings of later files are looked at,
+which prove that it is the last one.
 
 Otherwise the frames behind the checkpoint are read first. They tell how far each log is committed. Each log is then recovered
 by itself (`log/recovery.py`), which cuts what a crash tore; then:
@@ -85,8 +86,9 @@ class VolumeRecovery:
     def run(self, topics: list[TopicRecord]) -> Recovered:
         """Bring everything back. Raises `Corrupt` or `OSError`; nothing that was durable is lost then."""
         checkpoint = self._checkpoint
-        epoch = checkpoint.log_epoch if checkpoint.clean else checkpoint.log_epoch + 1
-        if not checkpoint.clean:
+        clean = checkpoint.clean and not self._journal.has_frames_behind(checkpoint.journal_sequence, checkpoint.frame_number)
+        epoch = checkpoint.log_epoch if clean else checkpoint.log_epoch + 1
+        if not clean:
             self._frames = list(self._journal.replay(checkpoint.journal_sequence, checkpoint.frame_number))
             self._look_ahead()
         logs: dict[int, PartitionLog] = {}

@@ -48,7 +48,8 @@ format: setup  ## Format the code and mend what ruff can mend.
 
 long: setup  ## Run the long tests: crashes on real file systems (needs root), many examples.
 	scripts/install-crash-tools
-	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -m long tests $(ARGS)
+	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) -m long tests --ignore=tests/real_disk $(ARGS)
+	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -m long tests/real_disk $(ARGS)
 
 bench: setup  ## Measure.
 	$(bin)/python -m benchmarks.run $(ARGS)

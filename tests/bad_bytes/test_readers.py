@@ -13,10 +13,16 @@ from tests.bad_bytes.faults import CACHES, KINDS, flips, truncations
 from tests.bad_bytes.stores import STORE, STORES, Fault, SilentLoss, Store, stored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.testing import SimulatedFileSystem
 
 READ = ("segments of always", "segments of os", *CACHES)
 """What a reader takes messages from; what it takes their number from is another matter, and is not checked by a checksum."""
+CASES = [
+    (condition, kind) for condition in ("closed", "killed") for kind in READ if (condition, kind) != ("killed", "index caches")
+]
+"""A killed store left no index cache."""
 
 
 def examine_reader(fault: Fault, store: Store) -> None:
@@ -46,38 +52,40 @@ def examine_reader(fault: Fault, store: Store) -> None:
     reader.close()
 
 
-def examine_readers(store: Store, faults: list[Fault]) -> None:
+def examine_readers(store: Store, faults: Iterator[Fault]) -> None:
+    """One at a time: each fault holds a store of its own, and all of them together do not fit into memory."""
     lost = []
+    examined = 0
     for fault in faults:
+        examined += 1
         try:
             examine_reader(fault, store)
         except SilentLoss as error:
             lost.append(str(error))
-    assert not lost, f"{len(lost)} of {len(faults)}, of which the first are:\n" + "\n".join(lost[:10])
+    assert not lost, f"{len(lost)} of {examined}, of which the first are:\n" + "\n".join(lost[:10])
+    assert examined
 
 
-@pytest.mark.parametrize("kind", READ)
-@pytest.mark.parametrize("condition", ["closed", "killed"])
+@pytest.mark.parametrize(("condition", "kind"), CASES)
 def test_a_reader_never_passes_over_a_damaged_batch(condition: str, kind: str) -> None:
     """One bit of each byte flipped, another one from byte to byte."""
     store = STORES[condition]()
-    examine_readers(store, list(flips(store, kind, every_bit=False)))
+    examine_readers(store, flips(store, kind, every_bit=False))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", READ)
-@pytest.mark.parametrize("condition", ["closed", "killed"])
+@pytest.mark.parametrize(("condition", "kind"), CASES)
 def test_a_reader_never_passes_over_a_damaged_batch_at_any_bit(condition: str, kind: str) -> None:
     """All bits."""
     store = STORES[condition]()
-    examine_readers(store, list(flips(store, kind, every_bit=True)))
+    examine_readers(store, flips(store, kind, every_bit=True))
 
 
 @pytest.mark.parametrize("kind", READ)
 def test_a_reader_misses_what_was_cut_off(kind: str) -> None:
     """Each file at each length below its own."""
     store = STORES["closed"]()
-    examine_readers(store, list(truncations(store, kind)))
+    examine_readers(store, truncations(store, kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -51,12 +51,14 @@ long: setup  ## Run the long tests: crashes on real file systems (needs root), m
 	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) -m long tests --ignore=tests/real_disk $(ARGS)
 	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -m long tests/real_disk $(ARGS)
 
-bench: setup  ## Measure.
-	$(bin)/python -m benchmarks.run $(ARGS)
+# In an environment of its own, with the queues that ours is compared with: the others need not wait for them.
+bench:  ## Measure.
+	@scripts/setup $(VENV)-bench bench
+	$(VENV)-bench/bin/python -m benchmarks.run $(ARGS)
 
 fuzz: setup  ## Throw random bytes at the decoders.
 	$(bin)/python -m benchmarks.fuzz $(ARGS)
 
 clean:  ## Remove the environment, caches and built files.
-	rm -rf $(VENV) $(VENV).lock build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) $(VENV).lock $(VENV)-bench $(VENV)-bench.lock build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -260,7 +260,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """pass, miss, info (no target), refused or error."""
+        """pass, miss, info (no target), refused, absent (what to compare with) or error."""
         if self.refused:
             return self.refused.partition(":")[0]
         if self.target is None or self.value is None:
@@ -354,22 +354,45 @@ class Sizes:
     reopen_messages: tuple[int, int]
     """A large store and a small one."""
     coalesce_bytes: int
+    publish_batches: int
+    """Batches of 1000 in one turn, published through the public interface."""
+    sends: int
+    """Messages in one turn of a producer."""
+    consumes: int
+    """Messages in one turn of a consumer."""
+    peer_puts: int
+    """Messages in one turn of another queue."""
+    peer_batches: int
+    """Batches of 1000 in one turn of another queue."""
+    backlog: tuple[int, int]
+    """Messages that wait: many and few; the few are what one turn takes."""
+    backlog_turns: int
+    nacked: int
+    """Messages that wait for their time."""
+    wakes: int
+    """In one turn."""
 
 
 FULL = Sizes(
     repeats=9, turns=8, opens=15, turn_seconds=0.5, append_bytes=48 * MIB, singles=4000, bare_syncs=60,
     tickets={1: 60, 8: 400, 64: 2400, 512: 6000}, read_bytes=512 * MIB, lookup_bytes=1024 * MIB, lookups=500, decodes=500,
     reopen_messages=(10_000_000, 100_000), coalesce_bytes=32 * MIB,
+    publish_batches=20, sends=20_000, consumes=10_000, peer_puts=200, peer_batches=2, backlog=(10_000_000, 10_000),
+    backlog_turns=8, nacked=100_000, wakes=300,
 )  # fmt: skip
 QUICK = Sizes(
     repeats=5, turns=4, opens=9, turn_seconds=0.2, append_bytes=32 * MIB, singles=2000, bare_syncs=30,
     tickets={1: 30, 8: 200, 64: 1200, 512: 4000}, read_bytes=128 * MIB, lookup_bytes=128 * MIB, lookups=200, decodes=200,
     reopen_messages=(1_000_000, 100_000), coalesce_bytes=8 * MIB,
+    publish_batches=20, sends=20_000, consumes=5_000, peer_puts=100, peer_batches=1, backlog=(1_000_000, 10_000),
+    backlog_turns=4, nacked=100_000, wakes=200,
 )  # fmt: skip
 TINY = Sizes(
     repeats=1, turns=1, opens=1, turn_seconds=0.02, append_bytes=MIB, singles=20, bare_syncs=2,
     tickets={1: 2, 8: 16, 64: 64, 512: 512}, read_bytes=2 * MIB, lookup_bytes=4 * MIB, lookups=5, decodes=2,
     reopen_messages=(5_000, 1_000), coalesce_bytes=MIB // 4,
+    publish_batches=1, sends=50, consumes=200, peer_puts=3, peer_batches=1, backlog=(10_000, 1_000), backlog_turns=1,
+    nacked=500, wakes=3,
 )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """
-Measure the storage core against what this machine can do at best, in one run: `python -m benchmarks.run`.
+Measure the storage core against what this machine can do at best, and the queue against others: `python -m benchmarks.run`.
 
-Each row gives what ours did, what the raw limit did in turns with it, the median of their ratios (or a time), how far the
-repeats lie apart, the target and whether it is met. Rows about durability are refused on a file system in memory. The result
-does not change the exit code, unless --strict is given; a row that breaks does.
+Each row gives what ours did, what the raw limit or the other queue did in turns with it, the median of their ratios (or a time),
+how far the repeats lie apart, the target and whether it is met. Rows about durability are refused on a file system in memory. A
+queue that is not installed has rows that say so. The result does not change the exit code, unless --strict is given; a row that
+breaks does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 import traceback
 from dataclasses import replace
 
-from benchmarks import append, arrow, coalesce, commit, read, reopen
+from benchmarks import append, arrow, coalesce, commit, consume, publish, read, reopen, transactions, wake
 from benchmarks.measure import (
     FULL,
     HEADINGS,
@@ -43,6 +44,10 @@ GROUPS: tuple[Group, ...] = (
     *arrow.GROUPS,
     *reopen.GROUPS,
     *coalesce.GROUPS,
+    *publish.GROUPS,
+    *consume.GROUPS,
+    *wake.GROUPS,
+    *transactions.GROUPS,
 )
 DIRECTORY = "/var/tmp"
 
@@ -75,10 +80,10 @@ def _measure(group: Group, bench: Bench) -> list[Row]:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.run", description="Measure the storage core against raw limits."
+        prog="python -m benchmarks.run", description="Measure the core against raw limits, the queue against others."
     )
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="less of everything: about a minute")
+    size.add_argument("--quick", action="store_true", help="less of everything: about three minutes")
     size.add_argument("--tiny", action="store_true", help="hardly anything, to see that it runs; the figures mean nothing")
     parser.add_argument("--directory", default=DIRECTORY, help=f"where to write, on the disk to measure (default {DIRECTORY})")
     parser.add_argument(
@@ -116,9 +121,10 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(replace(row, others=0.0 if row.refused else others))
             print(line_of(rows[-1].cells()), flush=True)
     verdicts = [row.verdict for row in rows]
-    met, missed, refused, broken = (verdicts.count(verdict) for verdict in ("pass", "miss", "refused", "error"))
+    met, missed, refused, absent, broken = (verdicts.count(each) for each in ("pass", "miss", "refused", "absent", "error"))
     print(f"\n{met} targets met, {missed} missed", end="")
-    print(f", {refused} rows refused" if refused else "", f", {broken} rows broken" if broken else "", sep="", end="")
+    for count, what in ((refused, "refused"), (absent, "without their peer"), (broken, "broken")):
+        print(f", {count} rows {what}" if count else "", end="")
     print(f" ({time.monotonic() - started:.0f} s)")
     noisy = sum(row.is_noisy for row in rows)
     if noisy:

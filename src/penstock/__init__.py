@@ -1,3 +1,41 @@
-"""A durable message queue for Python whose topics are Spark tables."""
+"""
+A durable message queue for Python whose topics are Spark tables.
+
+>>> import penstock
+>>> store = penstock.open("memory:")
+>>> store.publish("orders", b"first")
+Receipt(topic='orders', partition=0, offset=0, duplicate=False)
+>>> with store.subscribe("orders", group="billing") as consumer:
+...     with consumer.get() as message:
+...         message.value
+b'first'
+>>> store.close()
+"""
+
+from __future__ import annotations
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.groups.delivery import Delivery
+from penstock.settings import GroupSettings, StoreSettings, TopicSettings
+from penstock.store.consumer import Consumer
+from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.future import Future
+from penstock.store.opening import open_store as open  # noqa: A004 - the name that users expect, as in gzip.open
+from penstock.store.producer import Producer
+from penstock.store.queue import Queue
+from penstock.store.read_only import ReadOnlyStore
+from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.store import GroupInfo, Retained, Store, TopicInfo
+from penstock.store.transaction import Transaction
+from penstock.topics.message import Headers, Message
+from penstock.topics.receipt import Receipt, Receipts
+from penstock.values import SyncMode
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
+    "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings", "StoreStats",
+    "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
+]  # fmt: skip

@@ -8,15 +8,26 @@ PenstockError
 │   ├── MessageTooLarge     one message is over its limit
 │   ├── BatchTooLarge       a batch is over the limit of bytes or messages
 │   ├── BadColumn           columns given to an encoder do not fit together
+│   ├── BadArgument         an argument has a wrong type or value
+│   ├── ReservedName        the name is kept for Penstock's own use
+│   ├── ReadOnly            the store was opened for reading only
 │   └── TopicExists         the topic exists already, with other settings
 ├── NotFound                what was asked for is not there
 │   ├── StoreNotFound       the folder holds no store
 │   ├── TopicNotFound       the topic or partition does not exist
+│   ├── GroupNotFound       the topic has no such group
+│   ├── StageNotFound       the stage was never made, was aborted or has expired
 │   └── OffsetOutOfRange    the offset was removed by retention, or is not written yet
 ├── Unavailable             try again later; nothing was changed
 │   ├── StoreLocked         another process owns the store
 │   ├── StorageFull         the disk has no room for it
+│   ├── ProducerFull        the producer holds as many messages as it may
 │   └── WaitTimeout         the time to wait has passed
+├── Conflict                somebody else has taken over; nothing was changed, drop the work
+│   ├── LeaseExpired        the message went back to its group, or to another consumer
+│   ├── ProducerFenced      a newer producer of the same name has begun
+│   ├── SequenceGap         a batch of a producer is missing before this one
+│   └── TransactionFenced   a transaction with a higher number was committed
 ├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
 ├── StorageFailed           the disk reported an error: the store takes no writes until it is reopened
 ├── Corrupt                 stored bytes are wrong: stop, look, repair by explicit order
@@ -115,6 +126,45 @@ class BadColumn(UsageError):
         return f"column {self.column}: {self.reason}"
 
 
+class BadArgument(UsageError):
+    """An argument has a wrong type or value."""
+
+    code = "BAD_ARGUMENT"
+
+    def __init__(self, name: str, value: str, reason: str) -> None:
+        super().__init__(name, value, reason)
+        self.name, self.value, self.reason = name, value, reason
+
+    def __str__(self) -> str:
+        return f"argument {self.name}={self.value}: {self.reason}; nothing was changed"
+
+
+class ReservedName(UsageError):
+    """The name is kept for Penstock's own use."""
+
+    code = "RESERVED_NAME"
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        super().__init__(kind, name, reason)
+        self.kind, self.name, self.reason = kind, name, reason
+
+    def __str__(self) -> str:
+        return f"{self.kind} name {self.name!r} is reserved: {self.reason}"
+
+
+class ReadOnly(UsageError):
+    """The store was opened for reading only."""
+
+    code = "READ_ONLY"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} was opened with read_only=True; nothing was changed"
+
+
 class TopicExists(UsageError):
     """The topic exists already, with other settings."""
 
@@ -160,6 +210,32 @@ class TopicNotFound(NotFound):
         if self.partition is None:
             return f"there is no topic {self.topic!r}"
         return f"topic {self.topic!r} has no partition {self.partition}"
+
+
+class GroupNotFound(NotFound):
+    """The topic has no such group."""
+
+    code = "GROUP_NOT_FOUND"
+
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__(topic, group)
+        self.topic, self.group = topic, group
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} has no group {self.group!r}; subscribing makes one"
+
+
+class StageNotFound(NotFound):
+    """The stage was never made, was aborted or has expired."""
+
+    code = "STAGE_NOT_FOUND"
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+    def __str__(self) -> str:
+        return f"there is no stage {self.stage!r}: it was never finished, was aborted, or has expired; stage it again"
 
 
 class OffsetOutOfRange(NotFound):
@@ -213,6 +289,19 @@ class StorageFull(Unavailable):
         )
 
 
+class ProducerFull(Unavailable):
+    """The producer holds as many messages as it may; nothing was taken."""
+
+    code = "PRODUCER_FULL"
+
+    def __init__(self, topic: str, pending: int) -> None:
+        super().__init__(topic, pending)
+        self.topic, self.pending = topic, pending
+
+    def __str__(self) -> str:
+        return f"the producer of {self.topic!r} holds {self.pending:,} messages that are not committed yet; try again later"
+
+
 class WaitTimeout(Unavailable, TimeoutError):
     """The time to wait has passed; what was waited for goes on."""
 
@@ -224,6 +313,67 @@ class WaitTimeout(Unavailable, TimeoutError):
 
     def __str__(self) -> str:
         return f"{self.what} did not finish within {self.seconds:g} s; it goes on"
+
+
+class Conflict(PenstockError):
+    """Somebody else has taken over; nothing was changed."""
+
+    code = "CONFLICT"
+
+
+class LeaseExpired(Conflict):
+    """The message is not this consumer's any more: its lease ended, or its group was moved."""
+
+    code = "LEASE_EXPIRED"
+
+    def __init__(self, topic: str, partition: int, offset: int, messages: int = 1) -> None:
+        super().__init__(topic, partition, offset, messages)
+        self.topic, self.partition, self.offset, self.messages = topic, partition, offset, messages
+
+    def __str__(self) -> str:
+        what = f"{self.topic}/{self.partition} offset {self.offset}"
+        if self.messages > 1:
+            what += f" and {self.messages - 1} more"
+        return f"the lease of {what} has ended, so this changed nothing: it is, or will be, delivered again"
+
+
+class ProducerFenced(Conflict):
+    """A newer producer of the same name has begun."""
+
+    code = "PRODUCER_FENCED"
+
+    def __init__(self, producer: str, incarnation: int, newest: int) -> None:
+        super().__init__(producer, incarnation, newest)
+        self.producer, self.incarnation, self.newest = producer, incarnation, newest
+
+    def __str__(self) -> str:
+        return f"producer {self.producer} number {self.incarnation} was replaced by number {self.newest}; nothing was stored"
+
+
+class SequenceGap(Conflict):
+    """A batch of a producer is missing before this one."""
+
+    code = "SEQUENCE_GAP"
+
+    def __init__(self, producer: str, sequence: int, expected: int) -> None:
+        super().__init__(producer, sequence, expected)
+        self.producer, self.sequence, self.expected = producer, sequence, expected
+
+    def __str__(self) -> str:
+        return f"producer {self.producer} sent batch {self.sequence} where {self.expected} was due; nothing was stored"
+
+
+class TransactionFenced(Conflict):
+    """A transaction of the same producer with a higher number was committed."""
+
+    code = "TRANSACTION_FENCED"
+
+    def __init__(self, producer: str, number: int, newest: int) -> None:
+        super().__init__(producer, number, newest)
+        self.producer, self.number, self.newest = producer, number, newest
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of {self.producer} comes after {self.newest} was committed; nothing was stored"
 
 
 class OutcomeUnknown(PenstockError):

@@ -67,6 +67,39 @@ TOPIC_SETTINGS = (
     Setting(
         "max_message_bytes", MESSAGE_BYTES_DEFAULT, "bytes", 1, MESSAGE_BYTES_MAX, "the largest message, with key and headers"
     ),
+    Setting("dedup_window_ms", 120_000, "ms", 1, 7 * 86_400_000, "how long a dedup_key is remembered"),
+    Setting(
+        "retain",
+        "until_acked",
+        "",
+        None,
+        None,
+        "until_acked: a segment stays until every group has finished it; always: it does not",
+    ),
+    Setting(
+        "retention_age_ms",
+        7 * 86_400_000,
+        "ms",
+        0,
+        None,
+        "segments whose newest message is older are removed; 0 = no limit",
+    ),
+    Setting(
+        "retention_bytes", 0, "bytes", 0, None, "the oldest segments of a partition are removed above this size; 0 = no limit"
+    ),
+)
+
+GROUP_SETTINGS = (
+    Setting("ordered", False, "", None, None, "each partition goes to one member at a time, in order"),
+    Setting(
+        "lease_ms", 30_000, "ms", 1, 86_400_000, "a message that was handed out and not finished by then is delivered again"
+    ),
+    Setting("max_deliveries", 5, "deliveries", 0, 1_000_000, "a message that failed this often is dead-lettered; 0 = never"),
+    Setting("backoff_ms", 1_000, "ms", 0, 86_400_000, "delay before the second delivery; it doubles with each failure"),
+    Setting("backoff_max_ms", 300_000, "ms", 0, 86_400_000, "the longest delay between two deliveries"),
+    Setting(
+        "reset", "earliest", "", None, None, "where to go on when retention took what comes next: earliest, latest or fail"
+    ),
 )
 
 
@@ -103,10 +136,16 @@ class TopicSettings:
     coalesce_below_bytes: int = 64 * KIB
     coalesce_to_bytes: int = 1 * MIB
     max_message_bytes: int = MESSAGE_BYTES_DEFAULT
+    dedup_window_ms: int = 120_000
+    retain: str = "until_acked"
+    retention_age_ms: int = 7 * 86_400_000
+    retention_bytes: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))
         _check(self, TOPIC_SETTINGS)
+        if self.retain not in ("until_acked", "always"):
+            raise BadSetting("retain", self.retain, "use until_acked or always")
 
     def to_json(self) -> dict[str, Any]:
         """As stored in `topic.json`."""
@@ -124,7 +163,39 @@ class TopicSettings:
         return replace(cls(), **values)
 
 
-def _check(settings: StoreSettings | TopicSettings, table: tuple[Setting, ...]) -> None:
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a group delivers; stored with the group, and changed by subscribing with other values."""
+
+    ordered: bool = False
+    lease_ms: int = 30_000
+    max_deliveries: int = 5
+    backoff_ms: int = 1_000
+    backoff_max_ms: int = 300_000
+    reset: str = "earliest"
+
+    def __post_init__(self) -> None:
+        _check(self, GROUP_SETTINGS)
+        if not isinstance(self.ordered, bool):
+            raise BadSetting("ordered", self.ordered, "must be True or False")
+        if self.reset not in ("earliest", "latest", "fail"):
+            raise BadSetting("reset", self.reset, "use earliest, latest or fail")
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in the journal."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> GroupSettings:
+        """Read back `to_json`; names that a newer version added are an error, since they change what the group promises."""
+        known = {field.name for field in fields(cls)}
+        for name, value in values.items():
+            if name not in known:
+                raise BadSetting(name, value, "this version knows no such group setting")
+        return replace(cls(), **values)
+
+
+def _check(settings: StoreSettings | TopicSettings | GroupSettings, table: tuple[Setting, ...]) -> None:
     for row in table:
         value = getattr(settings, row.name)
         if row.least is None and row.most is None:

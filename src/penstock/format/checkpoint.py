@@ -16,8 +16,12 @@ file `checkpoint-0` or `checkpoint-1`, written in turn by temp + sync + rename +
    68     4  clean             1: the store was closed in order, and nothing came after
    72     4  next log id
    76     4  rows
-   80        rows, 48 bytes each: log id u32, 0 u32, end offset u64, log start u64, active segment's first offset u64,
+   80     4  sections
+   84     4  reserved          0
+   88        rows, 48 bytes each: log id u32, 0 u32, end offset u64, log start u64, active segment's first offset u64,
              position in it u64, max_time_us i64
+             sections: owner u32, 0 u32, length u64, then that many bytes, padded to a multiple of 8: the state of a layer
+             above (groups, producers) after the frame of this checkpoint
 ```
 """
 
@@ -30,13 +34,16 @@ from penstock.errors import BadBytes, UnsupportedFormat
 from penstock.format.checksum import crc32c
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.files import Buffer
 
 CHECKPOINT_MAGIC = b"PNSTKCKP"
 CHECKPOINT_VERSION = 1
-_HEADER = struct.Struct("<8sII16sQQQQIIII")
+_HEADER = struct.Struct("<8sII16sQQQQIIIIII")
 _ROW = struct.Struct("<IIQQQQq")
-assert _HEADER.size == 80
+_SECTION = struct.Struct("<IIQ")
+assert _HEADER.size == 88
 
 
 class LogRow(NamedTuple):
@@ -62,14 +69,19 @@ class Checkpoint(NamedTuple):
     clean: bool
     next_log_id: int
     rows: tuple[LogRow, ...]
+    sections: tuple[tuple[int, bytes], ...] = ()
+    """(owner, state) of the layers above."""
 
     def encode(self) -> bytes:
         """The whole file."""
         head = _HEADER.pack(
             CHECKPOINT_MAGIC, 0, CHECKPOINT_VERSION, self.store_id, self.generation, self.owner_generation, self.frame_number,
-            self.journal_sequence, self.log_epoch, int(self.clean), self.next_log_id, len(self.rows),
+            self.journal_sequence, self.log_epoch, int(self.clean), self.next_log_id, len(self.rows), len(self.sections), 0,
         )  # fmt: skip
-        data = bytearray().join([head, *[_ROW.pack(row.log_id, 0, *row[1:]) for row in self.rows]])
+        parts = [head, *[_ROW.pack(row.log_id, 0, *row[1:]) for row in self.rows]]
+        for owner, state in self.sections:
+            parts += [_SECTION.pack(owner, 0, len(state)), state, bytes(-len(state) & 7)]
+        data = bytearray().join(parts)
         struct.pack_into("<I", data, 8, crc32c(memoryview(data)[12:]))
         return bytes(data)
 
@@ -81,11 +93,30 @@ class Checkpoint(NamedTuple):
         fields = _HEADER.unpack_from(data)
         if fields[0] != CHECKPOINT_MAGIC:
             raise BadBytes("checkpoint", "this is not a checkpoint")
-        if len(data) != _HEADER.size + fields[11] * _ROW.size:
+        rows_end = _HEADER.size + fields[11] * _ROW.size
+        if len(data) < rows_end:
             raise BadBytes("checkpoint", "its length does not fit its rows")
         if crc32c(memoryview(data)[12:]) != fields[1]:
             raise BadBytes("checkpoint", "checksum does not match")
         if fields[2] != CHECKPOINT_VERSION:
             raise UnsupportedFormat("the checkpoint", f"version {fields[2]}")
-        rows = tuple([LogRow(row[0], *row[2:]) for row in _ROW.iter_unpack(memoryview(data)[_HEADER.size :])])
-        return cls(fields[3], fields[4], fields[5], fields[6], fields[7], fields[8], bool(fields[9]), fields[10], rows)
+        rows = tuple([LogRow(row[0], *row[2:]) for row in _ROW.iter_unpack(memoryview(data)[_HEADER.size : rows_end])])
+        sections = tuple(_read_sections(memoryview(data)[rows_end:], fields[12]))
+        return cls(
+            fields[3], fields[4], fields[5], fields[6], fields[7], fields[8], bool(fields[9]), fields[10], rows, sections
+        )  # fmt: skip
+
+
+def _read_sections(data: memoryview, count: int) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    for _ in range(count):
+        if len(data) - at < _SECTION.size:
+            raise BadBytes("checkpoint", "has fewer sections than it says")
+        owner, _, length = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        if length > len(data) - at:
+            raise BadBytes("checkpoint", f"a section has the impossible length {length}")
+        yield owner, bytes(data[at : at + length])
+        at += length + (-length & 7)
+    if at != len(data):
+        raise BadBytes("checkpoint", "its length does not fit its rows and sections")

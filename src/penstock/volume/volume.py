@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -82,6 +82,50 @@ class _Prepared:
         self.others: list[Other] = []
 
 
+class Layer(Protocol):
+    """
+    A layer above that keeps its state in the journal and in checkpoints: groups, producers.
+
+    `restore`, `replay` and `recovered` are called once while the store opens. Later changes come either as `Other` entries of a
+    ticket, which `apply` carries out once they are committed, or as pending ones: changes that the layer has made already, that ride
+    along with the next frame, and whose replay does no harm where the state has them.
+    """
+
+    @property
+    def owner(self) -> int:
+        """Under which number its entries go."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether `take_pending` has anything to give."""
+        ...
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take over the state that a checkpoint holds; empty for a new store. Raises `Corrupt`."""
+        ...
+
+    def replay(self, body: bytes) -> None:
+        """Carry out an entry that was committed after that checkpoint. Raises `Corrupt`."""
+        ...
+
+    def recovered(self, ends: dict[bytes, list[int]]) -> None:
+        """All is replayed; whoever held anything before is gone. *ends* has the committed end of each partition, by topic id."""
+        ...
+
+    def apply(self, body: bytes) -> None:
+        """Carry out an entry that was just committed. Called by the cycle's leader: must be quick and must not wait for a commit."""
+        ...
+
+    def take_pending(self, bytes_max: int) -> bytes:
+        """Give up to *bytes_max* bytes of buffered changes to the frame that is being built; a failed frame is the end of the store."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """The state now, with all that was applied and taken; it may hold pending changes too."""
+        ...
+
+
 class Volume:
     """
     An open store, owned by this process. Safe to use from many threads.
@@ -106,13 +150,16 @@ class Volume:
         self._interval_dirty: set[PartitionLog] = set()
         self._cached_positions: dict[int, tuple[int, int]] = {}
         self._appliers: dict[int, Callable[[bytes], None]] = {}
+        self._layers: Sequence[Layer] = ()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._interval_wake = threading.Event()
         self._bytes_at_checkpoint = 0
         self._changed_since: float | None = None
         self._cycle_work = _Prepared()
+        self._pending_bytes_max = settings.frame_bytes // 2
         self.reports: dict[int, TailReport] = {}
+        self._foreign_sections: dict[int, bytes] = {}
         self.recovered_others: list[tuple[int, int, bytes]] = []
         """(frame number, owner, body) of entries of layers above that recovery found behind the checkpoint."""
 
@@ -128,11 +175,12 @@ class Volume:
         clock: Clock | None = None,
         create: bool = True,
         background: bool = True,
+        layers: Sequence[Layer] = (),
     ) -> Volume:
         """
         Open the store in the folder *path*, and make one there if the folder is empty or missing and *create* is set.
 
-        Returns after recovery: what it serves is durable.
+        Returns after recovery: what it serves is durable, and *layers* have their state back.
 
         Raises:
             StoreLocked: another process owns it.
@@ -143,6 +191,9 @@ class Volume:
         volume = cls(
             os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock()
         )
+        volume._layers = layers
+        for layer in layers:
+            volume.on_other(layer.owner, layer.apply)
         volume._open(create=create, background=background)
         return volume
 
@@ -215,6 +266,7 @@ class Volume:
         self.log_epoch = recovered.log_epoch
         self.reports = recovered.reports
         self.recovered_others = recovered.others
+        self._restore_layers(checkpoint)
         self.owner_generation = checkpoint.owner_generation + 1
         self._next_log_id = max([checkpoint.next_log_id, *[record.first_log_id + record.partitions for record in topics]])
         self._journal.start(recovered.frame_number)
@@ -228,6 +280,26 @@ class Volume:
         self._positions.publish(files.boot_id())
         self._space.hold_reserve()
         self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
+
+    def _restore_layers(self, checkpoint: Checkpoint) -> None:
+        """Give each layer above its state of the checkpoint and what was committed since, before anything is written anew."""
+        sections = dict(checkpoint.sections)
+        for layer in self._layers:
+            layer.restore(sections.pop(layer.owner, b""))
+        # Of a layer that is not open now: kept for the one who opens it again.
+        self._foreign_sections = sections
+        layers = {layer.owner: layer for layer in self._layers}
+        for _, owner, body in self.recovered_others:
+            if owner in layers:
+                layers[owner].replay(body)
+        ends = {
+            record.topic_id: [
+                self._logs[record.first_log_id + partition].committed_end for partition in range(record.partitions)
+            ]
+            for record in self._topics.values()
+        }
+        for layer in self._layers:
+            layer.recovered(ends)
 
     def _known_positions(self, store_id: bytes) -> dict[tuple[bytes, int], Position] | None:
         """The committed ends that the last owner left, if it ran in this boot and saw no disk error."""
@@ -345,6 +417,16 @@ class Volume:
         self._logs = logs
 
     @property
+    def commits(self) -> int:
+        """Commit cycles since the store was opened."""
+        return self._committer.cycles
+
+    @property
+    def failure(self) -> str | None:
+        """Why no more writes are taken, once the disk failed."""
+        return self._committer.failure
+
+    @property
     def topics(self) -> list[TopicRecord]:
         """All topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
@@ -458,6 +540,12 @@ class Volume:
         self._committer.submit(ticket)
         return ticket
 
+    def commit_pending(self) -> ChangesTicket:
+        """Ask for a cycle that takes along what the layers above have pending; the ticket changes nothing itself."""
+        ticket = ChangesTicket(self._committer, ())
+        self._committer.submit(ticket)
+        return ticket
+
     def on_other(self, owner: int, applier: Callable[[bytes], None]) -> None:
         """Call *applier* with the body of each entry of *owner* when it is committed."""
         self._appliers[owner] = applier
@@ -482,6 +570,8 @@ class Volume:
         prepared = self._cycle_work = _Prepared()
         if not self._journal_has_room(tickets):
             return prepared
+        for layer in self._layers:
+            self._add_pending(prepared, layer)
         ahead = self._logs_to_write_ahead(tickets)
         for log in ahead:
             if not log.always:
@@ -515,8 +605,18 @@ class Volume:
             self._write_ahead(prepared, log)
         return prepared
 
+    def _add_pending(self, prepared: _Prepared, layer: Layer) -> None:
+        """Let a layer's buffered changes ride along: they come first, since the tickets of this cycle were made after them."""
+        body = layer.take_pending(self._pending_bytes_max)
+        if body:
+            prepared.parts.append(other_entry(layer.owner, body))
+            prepared.entries += 1
+
     def _journal_has_room(self, tickets: list[Ticket]) -> bool:
         wanted = sum([ticket.frame_bytes for ticket in tickets])
+        for layer in self._layers:
+            if layer.pending:
+                wanted += self._pending_bytes_max + ENTRY_OVERHEAD_BYTES
         if self._journal.has_room(wanted):
             return True
         for attempt in (1, 2):
@@ -683,9 +783,10 @@ class Volume:
                 for log in self._logs.values():
                     with log.lock:
                         works.append((log, log.sync_work()))
+                sections = self._sections()
             self._sync_logs(works, clean=clean)
             try:
-                self._store_checkpoint(number, sequence, clean=clean, rows=[work.row for _, work in works])
+                self._store_checkpoint(number, sequence, clean=clean, rows=[work.row for _, work in works], sections=sections)
                 previous = self._checkpoints.previous
                 assert previous is not None
                 self._journal.free(previous.journal_sequence)
@@ -726,7 +827,19 @@ class Volume:
         self._cached_positions[log.log_id] = (active.uid, active.position)
         return True
 
-    def _store_checkpoint(self, number: int, sequence: int, *, clean: bool, rows: Iterable[Any] | None = None) -> None:
+    def _sections(self) -> tuple[tuple[int, bytes], ...]:
+        """The state of each layer above, as of this moment."""
+        return (*self._foreign_sections.items(), *[(layer.owner, layer.snapshot()) for layer in self._layers])
+
+    def _store_checkpoint(
+        self,
+        number: int,
+        sequence: int,
+        *,
+        clean: bool,
+        rows: Iterable[Any] | None = None,
+        sections: tuple[tuple[int, bytes], ...] | None = None,
+    ) -> None:
         latest = self._checkpoints.latest
         assert latest is not None
         if rows is None:
@@ -741,6 +854,7 @@ class Volume:
             clean=clean,
             next_log_id=self._next_log_id,
             rows=tuple(rows),
+            sections=self._sections() if sections is None else sections,
         )
         self._checkpoints.store(checkpoint)
 

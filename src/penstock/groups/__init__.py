@@ -1,0 +1,1 @@
+"""Groups: who has handled what of a topic. Cursors, leases, redelivery, dead letters."""

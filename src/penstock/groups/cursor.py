@@ -1,0 +1,174 @@
+"""
+How far a group is in one partition.
+
+Theory of operation
+-------------------
+`scan` is the first offset that was never leased; what lies behind it costs nothing, however much it is. `open` holds the offsets below
+`scan` that are not finished: leased, waiting for their next delivery, or on their way to the dead letters. So the set of finished
+offsets is never stored: it is all below `scan` that is not open, and the group's position, its *next offset*, is the smallest open one.
+
+An open offset is in exactly one place: `ready` (may be leased again), `schedule` (waits until it is due), `moving` (being
+dead-lettered), or with a member.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyroaring import BitMap64
+
+from penstock.groups.schedule import Schedule
+
+if TYPE_CHECKING:
+    from penstock.format.batch import Batch
+    from penstock.groups.member import Member
+    from penstock.log.partition_log import PartitionLog
+
+READ_BYTES = 256 * 1024
+
+
+class Failure(NamedTuple):
+    """How often a message failed, when first and last, and why last. One object is shared by all messages that are alike."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
+    first_s: int
+    last_s: int
+    reason: str
+
+
+class Cursor:
+    """One partition of a group. Guarded by the group's lock."""
+
+    __slots__ = (
+        "_batches", "epoch", "failures", "generation", "log", "member", "moving", "open", "partition", "ready", "scan", "schedule",
+        "successor", "suspects",
+    )  # fmt: skip
+
+    def __init__(self, partition: int, scan: int) -> None:
+        self.partition = partition
+        self.generation = 0
+        """+1 with each seek."""
+        self.epoch = 0
+        """+1 whenever what members hold of it becomes void: seeks, and in ordered groups failures and moves."""
+        self.scan = scan
+        self.open = BitMap64()
+        self.ready = BitMap64()
+        self.schedule = Schedule()
+        self.moving = BitMap64()
+        self.suspects = BitMap64()
+        """Offsets that a dead member held: one of them may have killed it, so they are handed out one at a time, and that is noted."""
+        self.failures: dict[int, Failure] = {}
+        self.log: PartitionLog = None  # type: ignore[assignment]  # set before the group is used
+        self.member: Member | None = None
+        """Whose it is, in an ordered group."""
+        self.successor: Member | None = None
+        """To whom it goes as soon as its member has finished what it was handed."""
+        self._batches: list[Batch] = []
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that is not finished."""
+        return self.open.min() if self.open else self.scan
+
+    def backlog(self) -> int:
+        """How many messages could be leased now, about."""
+        return max(self.log.committed_end - self.scan, 0) + len(self.ready)
+
+    def unfinished(self) -> int:
+        """How many messages are not finished."""
+        return max(self.log.committed_end - self.scan, 0) + len(self.open)
+
+    def lease_range(self, start: int, end: int) -> None:
+        """Offsets [start, end) are leased; what lies below `scan` was leased before, and is open or finished already."""
+        if end > self.scan:
+            self.open.add_range(max(start, self.scan), end)
+            self.scan = end
+
+    def finish(self, offset: int) -> None:
+        """*offset* is done, however."""
+        self.open.discard(offset)
+        if self.failures:
+            self.failures.pop(offset, None)
+        if self.suspects:
+            self.suspects.discard(offset)
+
+    def finish_all(self, offsets: BitMap64) -> None:
+        """All of *offsets* are done."""
+        if offsets and offsets.max() >= self.scan:
+            # Acknowledged, so it was leased; the record of that came too late for the crash.
+            self.lease_range(self.scan, offsets.max() + 1)
+        self.open -= offsets
+        self.ready -= offsets
+        self.schedule.offsets -= offsets
+        self.moving -= offsets
+        self.suspects -= offsets
+        if self.failures:
+            for offset in offsets if len(offsets) < len(self.failures) else list(self.failures):
+                if offset in offsets:
+                    self.failures.pop(offset, None)
+
+    def finish_below(self, offset: int) -> None:
+        """Everything below *offset* is done."""
+        for bitmap in (self.open, self.ready, self.schedule.offsets, self.moving, self.suspects):
+            if bitmap:
+                bitmap.remove_range(0, offset)
+        if self.failures:
+            self.failures = {at: failure for at, failure in self.failures.items() if at >= offset}
+        if self.scan < offset:
+            self.scan = offset
+            self._batches = []
+
+    def move_to(self, offset: int, generation: int) -> None:
+        """Begin anew at *offset*."""
+        self.generation = generation
+        self.epoch += 1
+        self.scan = offset
+        for bitmap in (self.open, self.ready, self.moving, self.suspects):
+            bitmap.clear()
+        self.schedule.clear()
+        self.failures = {}
+        self._batches = []
+
+    def cut_at(self, end: int) -> int:
+        """The log ends at *end*, before what the cursor has seen: a weak mode lost the rest. Returns how many offsets that were."""
+        lost = self.scan - end
+        if lost <= 0:
+            return 0
+        self.scan = end
+        for bitmap in (self.open, self.ready, self.schedule.offsets, self.moving, self.suspects):
+            if bitmap:
+                bitmap.remove_range(end, end + lost)
+        self.failures = {at: failure for at, failure in self.failures.items() if at < end}
+        return lost
+
+    def fresh_batch(self) -> Batch | None:
+        """
+        The batch that holds the first message at or behind `scan`; None at the end of the log.
+
+        Raises what `PartitionLog.read` raises.
+        """
+        batches = self._batches
+        while batches:
+            if batches[-1].end_offset > self.scan:
+                return batches[-1]
+            batches.pop()
+        if self.scan >= self.log.committed_end and self.scan >= self.log.log_start:
+            return None
+        # Kept in reverse, so that the next one is taken off the end.
+        self._batches = self.log.read(self.scan, READ_BYTES)[::-1]
+        return self._batches[-1] if self._batches else None
+
+    def batch_at(self, offset: int) -> Batch | None:
+        """The batch that holds *offset*; None if the message is gone."""
+        batches = self.log.read(offset, 1)
+        if not batches:
+            return None
+        batch = batches[0]
+        index = batch.index_of(offset)
+        if index >= len(batch) or batch.offset(index) != offset:
+            return None
+        return batch
+
+    def forget_batches(self) -> None:
+        """Let go of what was read ahead."""
+        self._batches = []

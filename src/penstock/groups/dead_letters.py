@@ -1,0 +1,73 @@
+"""The dead letter of a message: the same key, value and time, its headers, and what became of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.format.batch import encode_batch
+
+if TYPE_CHECKING:
+    from penstock.format.batch import Batch, EncodedBatch
+    from penstock.groups.cursor import Cursor, Failure
+    from penstock.groups.group import Group
+
+SUFFIX = ".dlq"
+HEADER_PREFIX = "x-dlq-"
+REASON_CHARACTERS = 256
+
+
+class Move(NamedTuple):
+    """A message that is to become a dead letter."""
+
+    group: Group
+    cursor: Cursor
+    generation: int
+    offset: int
+    failure: Failure
+    batch: Batch
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+
+
+def is_dead_letter_topic(topic: str) -> bool:
+    """Whether *topic* holds the dead letters of another one."""
+    return topic.endswith(SUFFIX)
+
+
+def reason_text(reason: object) -> str:
+    """The first line of a reason, cut to what a header may hold: a text, or an exception with its kind."""
+    if reason is None:
+        return ""
+    text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    line = next(iter(text.splitlines()), "")
+    return "".join([character if character.isprintable() else " " for character in line])[:REASON_CHARACTERS]
+
+
+def dead_letter(move: Move) -> EncodedBatch:
+    """The batch that goes to the dead-letter topic."""
+    batch, index, failure = move.batch, move.index, move.failure
+    value, key = batch.value(index), batch.key(index)
+    kept = [(name, text) for name, text in batch.headers(index) if not name.startswith(HEADER_PREFIX)]
+    told = {
+        "source-topic": move.group.topic,
+        "source-partition": str(move.cursor.partition),
+        "source-offset": str(move.offset),
+        "group": move.group.name,
+        "deliveries": str(failure.count),
+        "reason": failure.reason,
+        "first-failure": iso_time(failure.first_s),
+        "last-failure": iso_time(failure.last_s),
+    }
+    headers = kept + [(HEADER_PREFIX + name, text.encode(errors="replace")) for name, text in told.items()]
+    return encode_batch(
+        [None if value is None else bytes(value)],
+        keys=None if key is None else [bytes(key)],
+        headers=[headers],
+        times_us=[batch.time_us(index)],
+    )
+
+
+def iso_time(seconds: int) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,119 @@
+"""A delivery: a message that a group has handed to one of its members, with the right to finish it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Self
+
+from penstock.errors import LeaseExpired
+from penstock.topics.message import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.format.batch import Batch
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.member import Member
+
+PARTITION_BITS = 14
+"""A delivery's key in its member's table is ``offset << 14 | partition``: one int, and cheaper than a tuple."""
+
+
+class Lot:
+    """Messages [index, stop) of one batch that are leased to a member and not handed out yet."""
+
+    __slots__ = ("batch", "cursor", "epoch", "index", "member", "shift", "stop")
+
+    def __init__(self, member: Member, cursor: Cursor, batch: Batch, index: int, stop: int) -> None:
+        self.member = member
+        self.cursor = cursor
+        self.epoch = cursor.epoch
+        self.batch = batch
+        self.index = index
+        self.stop = stop
+        header = batch.header
+        # offset = index + shift where the batch is dense; a compacted one must be asked.
+        self.shift: int | None = header.first_offset if header.offset_span == header.count else None
+
+    def offset(self, index: int) -> int:
+        """The offset of the message at *index* of the batch."""
+        return self.batch.offset(index) if self.shift is None else index + self.shift
+
+    def __len__(self) -> int:
+        return self.stop - self.index
+
+
+class Delivery(Message):
+    """
+    A message that was handed to a consumer. Finish it by `ack`, or give it back by `nack` or `reject`, once.
+
+    As a context manager it acks when the block ends, nacks when it raises (the exception goes on), and keeps its lease while the
+    block runs. Otherwise it comes again when its lease ends; then finishing it raises `LeaseExpired` and changes nothing.
+    """
+
+    __slots__ = ("_deadline", "_lot", "_running", "attempt")
+
+    # Not calling Message.__init__ and taking the rest from the lot: there is one of these for each message delivered.
+    def __init__(self, lot: Lot, index: int, offset: int, deadline: float, attempt: int) -> None:
+        self._lot = lot
+        self._batch = lot.batch
+        self._index = index
+        self.offset = offset
+        self.partition = lot.cursor.partition
+        self.attempt = attempt
+        self._deadline = deadline
+        self._running: bool | str = False
+
+    @property
+    def topic(self) -> str:
+        """The name of its topic."""
+        return self._lot.member.group.topic
+
+    @property
+    def group(self) -> str:
+        """The name of the group that delivered it."""
+        return self._lot.member.group.name
+
+    def ack(self, *, wait: bool = False) -> None:
+        """
+        It is done. Durable within a few milliseconds; with *wait* when this returns.
+
+        Raises `LeaseExpired`: it is not this consumer's any more; nothing was changed.
+        """
+        self._lot.member.group.ack([self], wait=wait)
+
+    def nack(self, *, delay: object = None, reason: object = None) -> None:
+        """
+        It failed: deliver it again after *delay* seconds (default: growing with each failure), or dead-letter it.
+
+        *reason* (text, or the exception) goes into the dead letter. Raises `LeaseExpired`.
+        """
+        self._lot.member.group.nack([self], delay=delay, reason=reason)
+
+    def reject(self, reason: object = None) -> None:
+        """It can never be handled: dead-letter it now. Raises `LeaseExpired`."""
+        self._lot.member.group.nack([self], reason=reason, reject=True)
+
+    def extend(self, seconds: object = None) -> None:
+        """Keep it for *seconds* from now on (default: the group's lease). Raises `LeaseExpired`."""
+        self._lot.member.group.extend(self, seconds)
+
+    def __enter__(self) -> Self:
+        self._lot.member.group.begin(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        group = self._lot.member.group
+        if error is None:
+            if group.end(self):
+                group.ack([self])
+            return
+        # What the block raised matters more than a lease that has ended.
+        with contextlib.suppress(LeaseExpired):
+            if not group.end(self):
+                return
+            if isinstance(error, Exception):
+                group.nack([self], reason=error)
+            else:
+                # Ctrl-C, cancellation, the end of a generator: a shutdown is not a failure.
+                group.give_back(self)

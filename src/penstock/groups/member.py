@@ -1,0 +1,62 @@
+"""A member of a group: what it holds of the group's messages."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.groups.delivery import PARTITION_BITS
+
+if TYPE_CHECKING:
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.delivery import Delivery, Lot
+    from penstock.groups.group import Group
+
+
+class Member:
+    """
+    One consumer as its group sees it. Guarded by the group's lock.
+
+    `lots` are leased and not handed out; `handed` are with the user, in the order of their deadlines, since all have the same lease;
+    `extended` are those with a lease of their own length.
+    """
+
+    __slots__ = (
+        "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "identity", "lots", "paused", "prefetch",
+        "prefetch_bytes", "starved",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> None:
+        self.group = group
+        self.identity = identity
+        self.prefetch = prefetch
+        self.prefetch_bytes = prefetch_bytes
+        self.concurrency = concurrency
+        self.lots: deque[Lot] = deque()
+        self.buffered = 0
+        self.handed: dict[int, Delivery] = {}
+        self.extended: dict[int, Delivery] = {}
+        self.cursors: list[Cursor] = []
+        """In an ordered group: the partitions that are its own."""
+        self.paused = False
+        self.closed = False
+        self.starved = False
+        """Whether it asked and got nothing because it holds as much as it may."""
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that it was handed and has not finished."""
+        return len(self.handed) + len(self.extended)
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Whether *delivery* is still its own."""
+        key = delivery.offset << PARTITION_BITS | delivery.partition
+        return self.handed.get(key) is delivery or (bool(self.extended) and self.extended.get(key) is delivery)
+
+    def drop(self, delivery: Delivery) -> None:
+        """Take *delivery* out of its table."""
+        key = delivery.offset << PARTITION_BITS | delivery.partition
+        if self.handed.get(key) is delivery:
+            del self.handed[key]
+        else:
+            del self.extended[key]

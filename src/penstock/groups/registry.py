@@ -1,0 +1,304 @@
+"""
+All groups of a store, and how they reach the journal.
+
+Operations that a group has made already (leases, acks, failures) gather in one list, in order, and ride along with the next frame;
+a thread sees to it that there is one within a few milliseconds. Operations that must be durable first (making, moving and deleting a
+group, dead letters, transactions) are entries of a ticket, and change the memory when they are committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull
+from penstock.groups import operations as ops
+from penstock.groups.group import Group
+from penstock.settings import GroupSettings
+from penstock.volume.tickets import Other
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.clock import Clock
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.dead_letters import Move
+    from penstock.log.partition_log import PartitionLog
+    from penstock.volume.volume import Volume
+
+GROUPS_OWNER = 1
+FLUSH_SECONDS = 0.005
+"""How long a buffered ack waits for company before it is committed."""
+RETRY_SECONDS = 0.2
+
+
+class _Mark:
+    """A place in the list of operations; `taken` once a frame has all that was noted before it."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken = False
+
+
+class Groups:
+    """
+    The groups of one store. Safe to call from any thread.
+
+    It is a layer of the volume (`volume.Layer`): create it, open the volume with it, then `attach`.
+    """
+
+    owner = GROUPS_OWNER
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._by_id: dict[int, Group] = {}
+        self._by_name: dict[tuple[bytes, str], Group] = {}
+        self._next_id = 1
+        self._noted: list[bytes | tuple[Cursor, int, int, Sequence[int]] | _Mark] = []
+        self._make_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._volume: Volume | None = None
+        self._logs_of: Callable[[bytes], Sequence[PartitionLog]] | None = None
+        self._mover: Callable[[Move], None] | None = None
+        self._awake = False
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+        self._background = False
+
+    # -- opening ----------------------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        volume: Volume,
+        logs_of: Callable[[bytes], Sequence[PartitionLog]],
+        mover: Callable[[Move], None],
+        *,
+        background: bool,
+    ) -> None:
+        """Begin to work: the volume is open. *mover* writes dead letters."""
+        self._volume = volume
+        self._logs_of = logs_of
+        self._mover = mover
+        self._background = background
+        for group in self._by_id.values():
+            group.attach(logs_of(group.topic_id), self._clock, mover)
+
+    def stop(self) -> None:
+        """No more flushing in the background; closing the volume commits what is left."""
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- the layer --------------------------------------------------------------------------------------------------
+
+    def restore(self, snapshot: bytes) -> None:
+        """See `Layer`. Opening may be tried again, so it begins anew."""
+        self._by_id, self._by_name, self._next_id = {}, {}, 1
+        self._noted = []
+        self.replay(snapshot)
+
+    def replay(self, body: bytes) -> None:
+        """See `Layer`."""
+        for operation in ops.operations(body):
+            if operation.kind == ops.NEXT_ID:
+                self._next_id = max(self._next_id, ops.decode_number(operation))
+            elif operation.kind == ops.MADE:
+                self._made(operation)
+            else:
+                group = self._by_id.get(operation.group_id)
+                if group is None:
+                    continue  # deleted
+                if operation.kind == ops.DELETED:
+                    self._deleted(group)
+                elif operation.kind == ops.CONFIGURED:
+                    with group.lock:
+                        group.configure(_settings(ops.decode_document(operation)))
+                else:
+                    group.apply(operation)
+
+    apply = replay
+
+    def recovered(self, ends: dict[bytes, list[int]]) -> None:
+        """See `Layer`."""
+        for group in list(self._by_id.values()):
+            known = ends.get(group.topic_id)
+            if known is None or len(known) != len(group.cursors):
+                self._deleted(group)
+                continue
+            group.recovered(known, self._clock)
+            group.attach([None] * len(known), self._clock, None)  # type: ignore[list-item, arg-type]  # for the snapshot
+
+    @property
+    def pending(self) -> bool:
+        """See `Layer`."""
+        return bool(self._noted)
+
+    def take_pending(self, bytes_max: int) -> bytes:
+        """See `Layer`. Called by the cycle's leader only."""
+        noted = self._noted
+        if not noted:
+            return b""
+        parts: list[bytes] = []
+        finished: dict[tuple[Cursor, int, int], list[int]] = {}
+        size = count = 0
+        for entry in noted[:]:
+            if type(entry) is bytes:
+                size += len(entry)
+            elif type(entry) is tuple:
+                # A bitmap takes two bytes an offset at most, and a little for each run of 65,536.
+                size += 32 + 2 * len(entry[3])
+            if size > bytes_max and count:
+                break
+            count += 1
+            if type(entry) is bytes:
+                parts.append(entry)
+            elif type(entry) is tuple:
+                cursor, group_id, generation, offsets = entry
+                finished.setdefault((cursor, group_id, generation), []).extend(offsets)
+            else:
+                assert type(entry) is _Mark
+                entry.taken = True
+        del noted[:count]
+        for (cursor, group_id, generation), offsets in finished.items():
+            parts += ops.encode_finished(cursor.partition, group_id, generation, offsets)
+        return b"".join(parts)
+
+    def snapshot(self) -> bytes:
+        """See `Layer`."""
+        parts = [ops.encode_offset(ops.NEXT_ID, 0, 0, 0, self._next_id)]
+        parts += [group.snapshot() for group in list(self._by_id.values())]
+        return b"".join(parts)
+
+    def _made(self, operation: ops.Operation) -> None:
+        values = ops.decode_document(operation)
+        try:
+            topic_id, topic, name = bytes.fromhex(values["topic_id"]), str(values["topic"]), str(values["name"])
+            starts = [int(start) for start in values["starts"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadBytes("group", f"{type(error).__name__}: {error}") from None
+        if operation.group_id in self._by_id:
+            return
+        group = Group(operation.group_id, topic_id, topic, name, _settings(values["settings"]), starts, self)
+        if self._logs_of is not None and self._mover is not None:
+            group.attach(self._logs_of(topic_id), self._clock, self._mover)
+        self._by_id[group.identity] = group
+        self._by_name[topic_id, name] = group
+        self._next_id = max(self._next_id, operation.group_id + 1)
+
+    def _deleted(self, group: Group) -> None:
+        group.deleted = True
+        self._by_id.pop(group.identity, None)
+        self._by_name.pop((group.topic_id, group.name), None)
+
+    # -- what groups note -------------------------------------------------------------------------------------------
+
+    def note(self, operation: bytes) -> None:
+        """Buffer an operation that is made already."""
+        self._noted.append(operation)
+
+    def note_finished(self, cursor: Cursor, group_id: int, offsets: Sequence[int]) -> None:
+        """Buffer that *offsets* are finished."""
+        self._noted.append((cursor, group_id, cursor.generation, offsets))
+
+    def wake(self) -> None:
+        """See to it that what was noted becomes durable soon."""
+        if not self._awake and self._background:
+            self._awake = True
+            if self._thread is None:
+                self._start()
+            self._wake.set()
+
+    def _start(self) -> None:
+        with self._start_lock:
+            if self._thread is None and not self._stop:
+                self._thread = threading.Thread(target=self._flush_forever, name="penstock-groups", daemon=True)
+                self._thread.start()
+
+    def _flush_forever(self) -> None:
+        pause = threading.Event()
+        while not self._stop:
+            self._wake.wait()
+            self._wake.clear()
+            pause.wait(FLUSH_SECONDS)
+            self._awake = False
+            while self._noted and not self._stop:
+                try:
+                    assert self._volume is not None
+                    self._volume.commit_pending().wait()
+                except StorageFull:
+                    pause.wait(RETRY_SECONDS)
+                except (StorageFailed, Closed):
+                    return  # What was not committed is delivered again after reopening.
+
+    def flush(self) -> None:
+        """Return when all that was noted before is durable. Raises what a commit raises."""
+        assert self._volume is not None
+        mark = _Mark()
+        self._noted.append(mark)
+        while True:
+            self._volume.commit_pending().wait()
+            if mark.taken:
+                return
+
+    # -- groups -----------------------------------------------------------------------------------------------------
+
+    def find(self, topic_id: bytes, name: str) -> Group | None:
+        """The group of that name, if there is one."""
+        return self._by_name.get((topic_id, name))
+
+    def get(self, topic_id: bytes, topic: str, name: str) -> Group:
+        """The group of that name. Raises `GroupNotFound`."""
+        group = self._by_name.get((topic_id, name))
+        if group is None:
+            raise GroupNotFound(topic, name)
+        return group
+
+    def all(self) -> list[Group]:
+        """All groups, by topic and name."""
+        return sorted(self._by_id.values(), key=lambda group: (group.topic, group.name))
+
+    def of_topic(self, topic_id: bytes) -> list[Group]:
+        """The groups of one topic, by name."""
+        return [group for group in self.all() if group.topic_id == topic_id]
+
+    def make(self, topic_id: bytes, topic: str, name: str, settings: GroupSettings, starts: Callable[[], list[int]]) -> Group:
+        """The group of that name, made if it is not there; with *settings* from now on. Durable when it returns."""
+        with self._make_lock:
+            group = self._by_name.get((topic_id, name))
+            if group is None:
+                identity = self._next_id
+                self._next_id += 1
+                document = {
+                    "topic_id": topic_id.hex(), "topic": topic, "name": name, "settings": settings.to_json(), "starts": starts(),
+                }  # fmt: skip
+                self.commit(ops.encode_document(ops.MADE, identity, document))
+                return self._by_name[topic_id, name]
+            if group.settings != settings:
+                self.commit(ops.encode_document(ops.CONFIGURED, group.identity, settings.to_json()))
+            return group
+
+    def delete(self, group: Group) -> None:
+        """Forget a group; durable when it returns. Its members find themselves closed."""
+        self.commit(ops.encode_document(ops.DELETED, group.identity, {}))
+        for member in group.members:
+            group.leave(member)
+
+    def seek(self, group: Group, targets: dict[int, int]) -> None:
+        """Move the cursors of *group* to *targets*, by partition; durable when it returns."""
+        with self._make_lock:
+            self.commit(group.seek_operations(targets))
+
+    def commit(self, body: bytes) -> None:
+        """Commit operations and carry them out; raises what a commit raises."""
+        assert self._volume is not None
+        self._volume.submit_changes([Other(self.owner, body)]).wait()
+
+
+def _settings(values: dict[str, object]) -> GroupSettings:
+    try:
+        return GroupSettings.from_json(values)
+    except (BadSetting, AttributeError, TypeError) as error:
+        raise BadBytes("group settings", str(error)) from None

@@ -1,0 +1,67 @@
+"""
+When failed messages are due again: buckets of offsets by time.
+
+A heap entry for each message would cost more than a hundred bytes; here all messages that are due in the same bucket share one bitmap.
+A bucket is as wide as a thirty-second part of the delay, so that a message comes late by 3 % of its delay at most, and never early.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from pyroaring import BitMap64
+
+_FINEST_S = 0.001
+
+
+class Schedule:
+    """Offsets by the time (monotonic seconds) at which they are due. Not locked: its cursor's group is."""
+
+    __slots__ = ("_buckets", "_heap", "offsets")
+
+    def __init__(self) -> None:
+        self._buckets: dict[float, BitMap64] = {}
+        self._heap: list[float] = []
+        self.offsets = BitMap64()
+        """All that wait."""
+
+    def add(self, offset: int, now: float, delay_s: float) -> None:
+        """*offset* is due *delay_s* seconds from *now*."""
+        width = max(_FINEST_S, 2.0 ** math.floor(math.log2(delay_s / 32)) if delay_s > 0 else _FINEST_S)
+        due = math.ceil((now + delay_s) / width) * width
+        bucket = self._buckets.get(due)
+        if bucket is None:
+            bucket = self._buckets[due] = BitMap64()
+            heapq.heappush(self._heap, due)
+        bucket.add(offset)
+        self.offsets.add(offset)
+
+    def discard(self, offset: int) -> None:
+        """It need not come any more. Its bucket finds out when it is due."""
+        self.offsets.discard(offset)
+
+    def due(self, now: float) -> BitMap64 | None:
+        """Take out what is due at *now*; None if nothing is."""
+        if not self._heap or self._heap[0] > now:
+            return None
+        found = BitMap64()
+        while self._heap and self._heap[0] <= now:
+            found |= self._buckets.pop(heapq.heappop(self._heap))
+        found &= self.offsets
+        self.offsets -= found
+        return found
+
+    def next_due(self) -> float | None:
+        """When the next bucket is due."""
+        return self._heap[0] if self._heap else None
+
+    def due_times(self) -> dict[int, float]:
+        """When each waiting offset is due."""
+        return {offset: due for due, bucket in self._buckets.items() for offset in bucket & self.offsets}
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._buckets.clear()
+        self._heap.clear()
+        self.offsets.clear()

@@ -1,0 +1,131 @@
+"""
+The dead letters of a topic: look at them, send them back, or throw them away.
+
+They are the messages of the topic `X.dlq`, which is an ordinary log and never changed. Which of them are still there is the state of a
+group of its own, that nobody can subscribe to: sending a message back, or throwing it away, finishes it in that group, in the same
+frame that publishes it. Groups of users over `X.dlq` are not concerned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.arguments import check_whole_number, shown
+from penstock.errors import BadArgument
+from penstock.groups.dead_letters import HEADER_PREFIX
+from penstock.settings import GroupSettings
+from penstock.store import reading
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterable, Iterator
+
+    from penstock.groups.group import Group
+    from penstock.groups.registry import Groups
+    from penstock.store.transaction import Transaction
+    from penstock.topics.message import Message
+    from penstock.topics.topic import Topic
+
+BOX_GROUP = ".box"
+"""No user's group can have this name: it begins with a dot."""
+_TOGETHER = 100
+"""How many messages are sent back in one transaction."""
+
+
+class DeadLetters:
+    """The dead letters of one topic. Made by `Store.dead_letters`. Safe to use from any thread, one change at a time."""
+
+    def __init__(
+        self, source: Topic, dead: Callable[[], Topic | None], groups: Groups, transaction: Callable[[], Transaction]
+    ) -> None:
+        self._source = source
+        self._dead = dead
+        self._groups = groups
+        self._transaction = transaction
+
+    def _group(self, dead: Topic) -> Group:
+        found = self._groups.find(dead.topic_id, BOX_GROUP)
+        if found is not None:
+            return found
+        return self._groups.make(
+            dead.topic_id, dead.name, BOX_GROUP, GroupSettings(), lambda: [log.log_start for log in dead.logs]
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        dead = self._dead()
+        if dead is None:
+            return
+        group = self._group(dead)
+        for message in reading.messages(dead.name, list(enumerate(dead.logs)), "earliest", None, None):
+            cursor = group.cursors[message.partition]
+            if message.offset >= cursor.scan or message.offset in cursor.open:
+                yield message
+
+    def list(self, max_messages: int | None = None) -> builtins.list[Message]:
+        """The dead letters that are there, oldest first."""
+        limit = reading.OFFSET_MAX if max_messages is None else check_whole_number("max_messages", max_messages, 0, 1 << 62)
+        found: builtins.list[Message] = []
+        for message in self:
+            if len(found) >= limit:
+                break
+            found.append(message)
+        return found
+
+    def __len__(self) -> int:
+        dead = self._dead()
+        if dead is None:
+            return 0
+        return sum(cursor.unfinished() for cursor in self._group(dead).cursors)
+
+    def replay(self, filter: Callable[[Message], bool] | None = None, offsets: Iterable[int] | None = None) -> int:  # noqa: A002
+        """
+        Send dead letters back to their topic, to the partition they came from, and take them out; returns how many.
+
+        *filter* chooses by the message, *offsets* by its place in the dead letters. The headers that dead-lettering added are taken off,
+        and every group counts from the beginning. After a crash each of them is in one of the two places, never in both.
+        """
+        return self._take_out(filter, offsets, republish=True)
+
+    def discard(self, filter: Callable[[Message], bool] | None = None, offsets: Iterable[int] | None = None) -> int:  # noqa: A002
+        """Throw dead letters away; returns how many."""
+        return self._take_out(filter, offsets, republish=False)
+
+    def _take_out(self, choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None, *, republish: bool) -> int:
+        wanted = None if offsets is None else _offsets(offsets)
+        dead = self._dead()
+        if dead is None:
+            return 0
+        group = self._group(dead)
+        chosen = [
+            message for message in self if (wanted is None or message.offset in wanted) and (choose is None or choose(message))
+        ]
+        for at in range(0, len(chosen), _TOGETHER):
+            part = chosen[at : at + _TOGETHER]
+            with self._transaction() as transaction:
+                for message in part:
+                    if republish:
+                        transaction.publish(
+                            self._source.name,
+                            message.value,
+                            key=message.key,
+                            headers=[pair for pair in message.headers if not pair[0].startswith(HEADER_PREFIX)],
+                            partition=self._partition(message),
+                            timestamp=message.timestamp,
+                        )
+                for partition in {message.partition for message in part}:
+                    transaction.finish_unleased(
+                        group, partition, [message.offset for message in part if message.partition == partition]
+                    )
+        return len(chosen)
+
+    def _partition(self, message: Message) -> int | None:
+        text = message.headers.get(HEADER_PREFIX + "source-partition", b"")
+        number = int(text) if text.isdigit() else self._source.partitions
+        return number if number < self._source.partitions else None
+
+
+def _offsets(offsets: Iterable[int]) -> set[int]:
+    try:
+        return {check_whole_number("offsets", offset, 0, reading.OFFSET_MAX) for offset in offsets}
+    except TypeError:
+        raise BadArgument("offsets", shown(offsets), "must be a list of offsets") from None

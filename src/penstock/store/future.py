@@ -1,0 +1,111 @@
+"""The promise of a receipt. `concurrent.futures.Future` costs ten times as much."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.arguments import check_wait
+from penstock.errors import WaitTimeout
+from penstock.topics.receipt import Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.errors import PenstockError
+
+_log = logging.getLogger("penstock")
+
+
+class SentBatch:
+    """The messages that a producer sent together, and what became of them."""
+
+    __slots__ = ("_event", "callbacks", "done", "error", "first_offset", "flush", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, flush: Callable[[], None]) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.first_offset = -1
+        self.error: PenstockError | None = None
+        self.done = False
+        self.flush = flush
+        self.callbacks: list[tuple[Callable[[Future], object], Future]] = []
+        self._event: threading.Event | None = None
+
+    def finish(self, first_offset: int, error: PenstockError | None) -> None:
+        """Tell all who wait; in the committing thread."""
+        self.first_offset, self.error = first_offset, error
+        self.done = True
+        event = self._event
+        if event is not None:
+            event.set()
+        callbacks, self.callbacks = self.callbacks, []
+        for callback, future in callbacks:
+            run_callback(callback, future)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until it is done."""
+        if not self.done:
+            self.flush()
+            if self._event is None:
+                self._event = threading.Event()
+            if not self.done:  # finish sets `done` before it looks for the event
+                return self._event.wait(timeout_s) or self.done
+        return True
+
+
+def run_callback(callback: Callable[[Future], object], future: Future) -> None:
+    """Call a user's callback; what it raises is logged and goes no further."""
+    try:
+        callback(future)
+    except Exception:  # noqa: BLE001 - whatever it is, it is the user's
+        _log.exception("a delivery callback failed")
+
+
+class Future:
+    """The receipt of one message that was sent, once it is committed."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: SentBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        """Whether it was committed, or failed."""
+        return self._batch.done
+
+    def result(self, timeout: object = None) -> Receipt:
+        """
+        Wait for the commit, *timeout* seconds at most, and return the receipt. Sends at once what still lingers.
+
+        Raises `WaitTimeout`, or the error that kept the message from being stored.
+        """
+        batch = self._batch
+        wait_s = check_wait("timeout", timeout)
+        if not batch.done and not batch.wait(wait_s):
+            raise WaitTimeout("the publish", wait_s or 0.0)
+        if batch.error is not None:
+            raise batch.error
+        return Receipt(batch.topic, batch.partition, batch.first_offset + self._index)
+
+    def exception(self, timeout: object = None) -> PenstockError | None:
+        """Wait like `result`, and return its error, None if there is none."""
+        batch = self._batch
+        wait_s = check_wait("timeout", timeout)
+        if not batch.done and not batch.wait(wait_s):
+            raise WaitTimeout("the publish", wait_s or 0.0)
+        return batch.error
+
+    def add_done_callback(self, callback: Callable[[Future], object]) -> None:
+        """Call *callback* with this future when it is done: in the committing thread, or now. It must be quick."""
+        batch = self._batch
+        entry = (callback, self)
+        batch.callbacks.append(entry)
+        if batch.done:
+            try:
+                batch.callbacks.remove(entry)
+            except ValueError:
+                return  # the committing thread has taken it
+            run_callback(callback, self)

@@ -1,0 +1,310 @@
+"""
+A producer: gathers messages, and commits them in batches.
+
+Theory of operation
+-------------------
+`send` adds a message to the open batch of its partition and returns. The batch goes when it is full (messages or bytes), when its first
+message has lingered long enough, when somebody waits for one of its futures, or by `flush`. Batches of a partition are committed in
+the order in which they were begun, since they are handed to the store under the producer's lock. The number of messages that are not
+committed yet is bounded: `send` then waits, or raises, as the caller chose.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
+from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
+from penstock.format.batch import encode_batch
+from penstock.format.batch_header import Producer as Identity
+from penstock.store.future import Future, SentBatch
+from penstock.topics import publication
+from penstock.topics.partitioner import partition_of_key
+from penstock.values import BATCH_MESSAGES_MAX, batch_bytes_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.journal.ticket import Ticket
+    from penstock.topics.producers import Producers
+    from penstock.topics.topic import Topic
+    from penstock.volume.volume import Volume
+
+_MESSAGE_OVERHEAD_BYTES = 32
+
+
+class _OpenBatch:
+    """What gathers for one partition."""
+
+    __slots__ = ("begun", "headers", "keys", "sent", "size", "times_us", "values")
+
+    def __init__(self, sent: SentBatch, begun: float) -> None:
+        self.sent = sent
+        self.begun = begun
+        self.size = 0
+        self.values: list[bytes | None] = []
+        self.keys: dict[int, bytes] = {}
+        self.headers: dict[int, list[tuple[str, bytes]]] = {}
+        self.times_us: dict[int, int] = {}
+
+
+def _column(found: dict[int, Any], count: int) -> list[Any] | None:
+    return [found.get(index) for index in range(count)] if found else None
+
+
+class Producer:
+    """
+    Publishes to one topic in batches. Made by `Store.producer`. Safe to use from many threads.
+
+    Close it, or use it as a context manager: it then commits what it holds, or gives each future its error.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        volume: Volume,
+        producers: Producers,
+        forget: Callable[[Producer], None],
+        *,
+        linger: object,
+        batch_messages: object,
+        batch_bytes: object,
+        max_pending: object,
+        when_full: object,
+        name: str | None,
+        background: bool,
+    ) -> None:
+        self._topic = topic
+        self._volume = volume
+        self._producers = producers
+        self._forget = forget
+        self.linger = check_seconds("linger", linger, 0, 60)
+        self._batch_messages = check_whole_number("batch_messages", batch_messages, 1, BATCH_MESSAGES_MAX)
+        self._batch_bytes = check_whole_number(
+            "batch_bytes", batch_bytes, 1, batch_bytes_limit(topic.settings.max_message_bytes)
+        )
+        self._max_pending = check_whole_number("max_pending", max_pending, 1, 10_000_000)
+        self._raise_when_full = check_one_of("when_full", when_full, ("block", "raise")) == "raise"
+        self._identity = None if name is None else producers.open(name)
+        self._sequences = [0] * topic.partitions
+        # Taken again by a callback that sends, and by a commit that is done before its callback is set.
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
+        self._open: dict[int, _OpenBatch] = {}
+        self._sticky = topic.next_partition() if topic.partitions > 1 else 0
+        self._pending = 0
+        self._closed = False
+        self._limit = topic.settings.max_message_bytes
+        self._background = background
+        self._timer: threading.Thread | None = None
+        self._timer_wake = threading.Event()
+
+    # -- sending ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: bytes | None,
+        *,
+        key: object = None,
+        headers: object = None,
+        partition: object = None,
+        timestamp: object = None,
+        on_done: Callable[[Future], object] | None = None,
+    ) -> Future:
+        """
+        Take one message; returns at once with the promise of its receipt. *on_done* is called with it when it is done.
+
+        Raises:
+            UsageError: the message is not allowed; nothing was taken.
+            ProducerFull: it holds as many as it may, and was made with ``when_full="raise"``.
+            Closed: the producer was closed.
+        """
+        if type(value) is not bytes:
+            value = publication.value_bytes(value)
+        size = 0 if value is None else len(value)
+        key_data = pairs = time_us = None
+        if key is not None:
+            key_data = publication.key_bytes(key)
+        if headers is not None:
+            pairs = publication.header_pairs(headers) or None
+        if timestamp is not None:
+            time_us = check_moment_us("timestamp", timestamp)
+        if key_data is not None or pairs is not None:
+            size = publication.message_bytes(value, key_data, pairs)
+        if size > self._limit:
+            self._topic.check_size(size)
+        if partition is not None:
+            partition = self._topic.check_partition(partition)
+        with self._lock:
+            if self._pending >= self._max_pending:
+                self._wait_for_room()
+            if self._closed:
+                raise Closed(f"the producer of {self._topic.name}")
+            if partition is not None:
+                number: int = partition
+            elif self._topic.partitions == 1:
+                number = 0
+            elif key_data is not None:
+                number = partition_of_key(key_data, self._topic.partitions)
+            else:
+                number = self._sticky
+            batch = self._open.get(number)
+            if batch is None or batch.size + size + _MESSAGE_OVERHEAD_BYTES > self._batch_bytes:
+                if batch is not None:
+                    self._commit(number)
+                batch = self._begin(number)
+            index = len(batch.values)
+            batch.values.append(value)
+            if key_data is not None:
+                batch.keys[index] = key_data
+            if pairs is not None:
+                batch.headers[index] = pairs
+            if time_us is not None:
+                batch.times_us[index] = time_us
+            batch.size += size + _MESSAGE_OVERHEAD_BYTES
+            self._pending += 1
+            future = Future(batch.sent, index)
+            if on_done is not None:
+                batch.sent.callbacks.append((on_done, future))
+            if index + 1 >= self._batch_messages or (self.linger == 0 and self._pending == 1):
+                self._commit(number)
+        return future
+
+    def _wait_for_room(self) -> None:
+        if self._raise_when_full:
+            raise ProducerFull(self._topic.name, self._pending)
+        for number in list(self._open):
+            self._commit(number)
+        self._room.wait_for(lambda: self._pending < self._max_pending or self._closed)
+
+    def _begin(self, number: int) -> _OpenBatch:
+        sent = SentBatch(self._topic.name, number, self._flush_open)
+        batch = self._open[number] = _OpenBatch(sent, time.monotonic())
+        if self._background:
+            if self._timer is None:
+                self._timer = threading.Thread(target=self._send_lingering, name="penstock-producer", daemon=True)
+                self._timer.start()
+            if len(self._open) == 1:
+                self._timer_wake.set()
+        return batch
+
+    def _commit(self, number: int) -> None:
+        """Hand the open batch of a partition to the store; the caller holds the lock."""
+        batch = self._open.pop(number)
+        if number == self._sticky and self._topic.partitions > 1:
+            # Messages without a key stay together in a batch, and batches take turns.
+            self._sticky = (self._sticky + 1) % self._topic.partitions
+        count = len(batch.values)
+        try:
+            encoded = encode_batch(
+                batch.values,
+                keys=_column(batch.keys, count),
+                headers=_column(batch.headers, count),
+                times_us=_column(batch.times_us, count),
+                producer=None if self._identity is None else Identity(*self._identity, self._sequences[number]),
+            )
+            log = self._topic.logs[number]
+            if self._identity is not None:
+                first, ticket, _ = self._topic.gate(number).submit(encoded)
+                self._sequences[number] += 1
+            elif log.always:
+                first, ticket = None, self._volume.submit(log, encoded)
+            else:
+                first, ticket = self._volume.append(log, encoded), None
+        except PenstockError as error:
+            self._pending -= count
+            self._room.notify_all()
+            batch.sent.finish(-1, error)
+            return
+        if ticket is None:
+            assert first is not None
+            self._pending -= count
+            if self._room._waiters:  # type: ignore[attr-defined]  # noqa: SLF001 - notify costs a microsecond
+                self._room.notify_all()
+            self._topic.published += count
+            batch.sent.finish(first, None)
+            return
+        ticket.on_done(lambda done: self._committed(batch, count, done))
+
+    def _committed(self, batch: _OpenBatch, count: int, ticket: Ticket) -> None:
+        """In the committing thread."""
+        first = getattr(ticket, "first_offset", None)
+        if ticket.error is None:
+            self._topic.published += count
+        batch.sent.finish(-1 if first is None else first, ticket.error)
+        with self._lock:
+            self._pending -= count
+            self._room.notify_all()
+
+    # -- lingering --------------------------------------------------------------------------------------------------
+
+    def _flush_open(self) -> None:
+        with self._lock:
+            for number in list(self._open):
+                self._commit(number)
+
+    def _send_lingering(self) -> None:
+        """The thread that commits what has lingered long enough; asleep while nothing lingers."""
+        pause = threading.Event()
+        while not self._closed:
+            if not self._open:
+                self._timer_wake.wait()
+                self._timer_wake.clear()
+                continue
+            with self._lock:
+                now = time.monotonic()
+                due = [number for number, batch in self._open.items() if now - batch.begun >= self.linger]
+                for number in due:
+                    self._commit(number)
+                rest = min([batch.begun + self.linger - now for batch in self._open.values()], default=0.0)
+            if rest > 0:
+                pause.wait(rest)
+
+    def flush(self, timeout: object = None) -> None:
+        """
+        Commit all that was sent; returns when it is committed or has failed (see the futures).
+
+        Raises `WaitTimeout` after *timeout* seconds; the commits go on.
+        """
+        wait_s = check_wait("timeout", timeout)
+        with self._lock:
+            for number in list(self._open):
+                self._commit(number)
+        if not self._background:
+            while self._pending:
+                self._volume.commit_pending().wait()
+        with self._lock:
+            if not self._room.wait_for(lambda: self._pending == 0, wait_s):
+                raise WaitTimeout("flushing the producer", wait_s or 0.0)
+
+    @property
+    def pending(self) -> int:
+        """Messages that are not committed yet."""
+        return self._pending
+
+    def close(self) -> None:
+        """Commit what it holds and take no more. Closing twice does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+        try:
+            self.flush()
+        finally:
+            with self._lock:
+                self._closed = True
+                self._room.notify_all()
+            self._timer_wake.set()
+            if self._timer is not None and self._timer is not threading.current_thread():
+                self._timer.join()
+            self._forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer of {self._topic.name}, {self._pending} pending{', closed' if self._closed else ''}>"

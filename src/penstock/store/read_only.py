@@ -1,0 +1,134 @@
+"""A store that is open for reading only, beside its owner or without one."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from penstock.errors import Closed, ReadOnly
+from penstock.store import reading
+from penstock.store.stats import StoreStats, TopicStats
+from penstock.store.store import TopicInfo
+from penstock.volume.reader import VolumeReader
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from penstock.files import FileSystem
+    from penstock.log.log_reader import LogReader
+    from penstock.topics.message import Message
+
+
+class ReadOnlyStore:
+    """
+    Reads committed messages; changes no file and takes no lock, so it never disturbs the owner. Safe to use from any thread.
+
+    Each call sees what is committed at that moment, of all partitions alike. What would change something raises `ReadOnly`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, files: FileSystem | None = None) -> None:
+        self._reader = VolumeReader.open(path, files=files)
+        self.path = self._reader.path
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _refresh(self) -> None:
+        if self._closed:
+            raise Closed(self.path)
+        self._reader.refresh()
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics, by name."""
+        with self._lock:
+            self._refresh()
+            return [TopicInfo(one.name, one.topic_id, one.partitions, one.settings) for one in self._reader.topics]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises `TopicNotFound`."""
+        with self._lock:
+            self._refresh()
+            self._reader.log(name)
+            return next(
+                TopicInfo(one.name, one.topic_id, one.partitions, one.settings)
+                for one in self._reader.topics
+                if one.name == name
+            )
+
+    def _logs(self, topic: str, partition: int | None) -> list[tuple[int, LogReader]]:
+        self._refresh()
+        if partition is not None:
+            return [(partition, self._reader.log(topic, partition))]
+        first = self._reader.log(topic)
+        count = next(one.partitions for one in self._reader.topics if one.name == topic)
+        return [(number, first if number == 0 else self._reader.log(topic, number)) for number in range(count)]
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: Any = "earliest",
+        end: Any = None,
+        max_messages: int | None = None,
+    ) -> Iterator[Message]:
+        """See `Store.read`."""
+        with self._lock:
+            return reading.messages(topic, self._logs(topic, partition), start, end, max_messages)
+
+    def read_arrow(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: Any = "earliest",
+        end: Any = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Any]:
+        """See `Store.read_arrow`."""
+        with self._lock:
+            return reading.arrow(self._logs(topic, partition), start, end, columns)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The committed end of each partition, at one moment."""
+        with self._lock:
+            return {number: log.committed_end for number, log in self._logs(topic, None)}
+
+    def stats(self) -> StoreStats:
+        """Numbers of this moment; groups are known to the owner only."""
+        with self._lock:
+            self._refresh()
+            topics = {}
+            for one in self._reader.topics:
+                logs = [self._reader.log(one.name, number) for number in range(one.partitions)]
+                topics[one.name] = TopicStats(
+                    partitions=one.partitions,
+                    messages=sum(log.committed_end - log.log_start for log in logs),
+                    published=0,
+                    starts={number: log.log_start for number, log in enumerate(logs)},
+                    ends={number: log.committed_end for number, log in enumerate(logs)},
+                    dedup_evicted=0,
+                )
+            return StoreStats(self.path, topics, 0, None)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise ReadOnly(self.path)
+
+    create_topic = publish = publish_many = producer = subscribe = seek = transaction = _refuse
+    delete_group = dead_letters = retain = worker = run = flush = _refuse
+
+    def close(self) -> None:
+        """Close the files. Closing twice does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ReadOnlyStore {self.path}>"

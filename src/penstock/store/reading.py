@@ -1,0 +1,116 @@
+"""Reading topics without a group: replay, inspection, Arrow."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.arguments import check_moment_us, check_whole_number, shown
+from penstock.errors import BadArgument, OffsetOutOfRange
+from penstock.topics.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.format.batch import Batch
+
+OFFSET_MAX = (1 << 63) - 1
+
+
+class ReadableLog(Protocol):
+    """What reading needs of a log: the owner's and a reader's have it."""
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that is kept."""
+        ...
+
+    @property
+    def committed_end(self) -> int:
+        """The offset after the last committed one."""
+        ...
+
+    def read(self, offset: int, bytes_max: int = ...) -> list[Batch]:
+        """Committed batches from the one that holds *offset* on."""
+        ...
+
+    def offset_of_time(self, time_us: int) -> int:
+        """The first offset appended at or after a time."""
+        ...
+
+
+def place(name: str, where: object, log: ReadableLog, *, bounded: bool = True) -> int:
+    """
+    The offset that *where* means in *log*: "earliest", "latest", an offset, or an aware datetime.
+
+    Raises `BadArgument`; with *bounded* also `OffsetOutOfRange` for an offset that the log does not have.
+    """
+    if isinstance(where, str):
+        if where == "earliest":
+            return log.log_start
+        if where == "latest":
+            return log.committed_end
+        raise BadArgument(name, shown(where), 'use "earliest", "latest", an offset or a datetime')
+    if isinstance(where, dt.datetime):
+        return max(log.offset_of_time(check_moment_us(name, where)), log.log_start)
+    if isinstance(where, bool) or not isinstance(where, int):
+        raise BadArgument(name, shown(where), 'use "earliest", "latest", an offset or a datetime')
+    if where < 0 or where > OFFSET_MAX:
+        raise BadArgument(name, shown(where), "an offset is a whole number from 0 on")
+    if bounded and not log.log_start <= where <= log.committed_end:
+        raise OffsetOutOfRange(where, log.log_start, log.committed_end)
+    return where
+
+
+def span(log: ReadableLog, start: object, end: object) -> tuple[int, int]:
+    """The half-open range of offsets that *start* and *end* mean; *end* None is the committed end of now."""
+    first = place("start", start, log)
+    last = log.committed_end if end is None else min(place("end", end, log, bounded=False), log.committed_end)
+    return first, last
+
+
+def messages(
+    topic: str, logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, max_messages: object
+) -> Iterator[Message]:
+    """The messages of *logs*, one log after the other. The arguments are checked now, and the range is fixed now."""
+    left = OFFSET_MAX if max_messages is None else check_whole_number("max_messages", max_messages, 0, OFFSET_MAX)
+    spans = [(partition, log, *span(log, start, end)) for partition, log in logs]
+    return _messages(topic, spans, left)
+
+
+def _messages(topic: str, spans: list[tuple[int, ReadableLog, int, int]], left: int) -> Iterator[Message]:
+    for partition, log, first, last in spans:
+        for batch, begin, stop in _slices(log, first, last):
+            for index in range(begin, min(stop, begin + left)):
+                yield Message(topic, partition, batch, index, batch.offset(index))
+            left -= stop - begin
+            if left <= 0:
+                return
+
+
+def _slices(log: ReadableLog, first: int, last: int) -> Iterator[tuple[Batch, int, int]]:
+    offset = first
+    while offset < last:
+        batches = log.read(offset)
+        if not batches:
+            return
+        for batch in batches:
+            begin, stop = batch.index_of(offset), batch.index_of(last)
+            if begin < stop:
+                yield batch, begin, stop
+            offset = batch.end_offset
+            if offset >= last:
+                return
+
+
+def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, columns: Sequence[str] | None) -> Iterator[Any]:
+    """The same as `pyarrow.RecordBatch`es, one for each stored batch."""
+    spans = [(log, *span(log, start, end)) for _, log in logs]
+    return _arrow(spans, columns)
+
+
+def _arrow(spans: list[tuple[ReadableLog, int, int]], columns: Sequence[str] | None) -> Iterator[Any]:
+    for log, first, last in spans:
+        for batch, begin, stop in _slices(log, first, last):
+            table = batch.to_arrow(columns)
+            yield table if stop - begin == len(batch) else table.slice(begin, stop - begin)

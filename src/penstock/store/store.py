@@ -1,0 +1,693 @@
+"""
+The store: topics, groups and everything on them, in one process.
+
+It opens the volume together with its layers (groups and producers), gives topics and groups what they need, and translates the public
+calls. It decides nothing that they can decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from penstock.arguments import check_seconds, check_whole_number, shown
+from penstock.clock import SystemClock
+from penstock.errors import BadArgument, BadSetting, Closed, PenstockError, TopicNotFound
+from penstock.files import RealFileSystem
+from penstock.groups.dead_letters import dead_letter
+from penstock.groups.registry import GROUPS_OWNER, Groups
+from penstock.memory_files import MemoryFileSystem
+from penstock.settings import GroupSettings, StoreSettings, TopicSettings
+from penstock.store import reading
+from penstock.store.consumer import Consumer
+from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.producer import Producer
+from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.transaction import Transaction
+from penstock.store.worker import STOP_SECONDS, Worker, Workers
+from penstock.topics.catalog import DEAD_LETTER_SUFFIX, Catalog
+from penstock.topics.producers import Producers
+from penstock.values import KIB, MIB, SyncMode, check_name
+from penstock.volume.tickets import Append, Other
+from penstock.volume.volume import Volume
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from penstock.clock import Clock
+    from penstock.files import FileSystem
+    from penstock.groups.dead_letters import Move
+    from penstock.groups.group import Group
+    from penstock.journal.ticket import Ticket
+    from penstock.log.partition_log import PartitionLog
+    from penstock.topics.message import Message
+    from penstock.topics.receipt import Receipt, Receipts
+    from penstock.topics.topic import Topic
+
+    Seconds = float | dt.timedelta
+    Place = int | str | dt.datetime
+
+_log = logging.getLogger("penstock")
+
+MEMORY = "memory:"
+_MEMORY_PATH = "/memory"
+_MEMORY_SETTINGS = StoreSettings(
+    journal_file_bytes=2 * MIB, frame_bytes=1 * MIB, reference_bytes=256 * KIB, checkpoint_bytes=4 * MIB, free_bytes_floor=0,
+    reserve_bytes=0,
+)  # fmt: skip
+PREFETCH_DEFAULT = 100
+PREFETCH_BYTES_DEFAULT = 8 * MIB
+RETENTION_SECONDS = 10.0
+MESSAGES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What a topic is."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    settings: TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """What a group is."""
+
+    topic: str
+    name: str
+    settings: GroupSettings
+
+    @property
+    def ordered(self) -> bool:
+        """Whether each partition goes to one member at a time."""
+        return self.settings.ordered
+
+    @property
+    def max_deliveries(self) -> int:
+        """After how many failures a message is dead-lettered; 0 = never."""
+        return self.settings.max_deliveries
+
+
+class Retained(NamedTuple):
+    """What retention removed."""
+
+    segments: int
+    bytes: int
+
+
+class Store:
+    """
+    An open store, owned by this process. Safe to use from any thread. Open one with `penstock.open`.
+
+    Close it, or use it as a context manager: consumers and producers are closed with it, and everything is durable then.
+    """
+
+    def __init__(
+        self, path: str, settings: StoreSettings, files: FileSystem, clock: Clock, *, create: bool, background: bool,
+        auto_create: bool, default: TopicSettings, keep_finished: bool,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self._clock = clock
+        self._background = background
+        self._keep_finished = keep_finished
+        self._groups = Groups(clock)
+        self._producers = Producers(clock)
+        self._closed = False
+        self._close_lock = threading.Lock()
+        self._consumers: set[Consumer] = set()
+        self._open_producers: set[Producer] = set()
+        self._workers = Workers()
+        self._next_member = int.from_bytes(os.urandom(6), "little") << 12
+        self._member_lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._volume = Volume.open(
+            path, settings=settings, files=files, clock=clock, create=create, background=background,
+            layers=(self._producers, self._groups),
+        )  # fmt: skip
+        try:
+            self._catalog = Catalog(self._volume, clock, self._producers, default, auto_create=auto_create)
+            self._producers.attach(self._volume)
+            self._groups.attach(self._volume, self._logs_of, self._dead_letter, background=background)
+        except BaseException:
+            self._volume.close()
+            raise
+        if background:
+            self._thread = threading.Thread(target=self._retain_forever, name=f"penstock-retention {path}", daemon=True)
+            self._thread.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        auto_create: bool = True,
+        settings: StoreSettings | None = None,
+        files: FileSystem | None = None,
+        clock: Clock | None = None,
+        background: bool = True,
+    ) -> Store:
+        """Open a store for writing; see `penstock.open`. *files*, *clock* and *background* are for tests."""
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text or "\0" in text:
+            raise BadArgument("path", shown(path), 'must be the path of a folder, or "memory:"')
+        default = TopicSettings()
+        in_memory = text == MEMORY
+        if in_memory:
+            text = _MEMORY_PATH
+            files = files or MemoryFileSystem()
+            settings = settings or _MEMORY_SETTINGS
+            # There is nothing to sync, and what is finished need not stay.
+            default = replace(default, sync=SyncMode.OS, segment_bytes=4 * MIB)
+        return cls(
+            text,
+            settings or StoreSettings(),
+            files or RealFileSystem(),
+            clock or SystemClock(),
+            create=create,
+            background=background,
+            auto_create=auto_create,
+            default=default,
+            keep_finished=not in_memory,
+        )
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        sync: str | SyncMode | None = None,
+        segment_bytes: int | None = None,
+        segment_messages: int | None = None,
+        segment_age: Seconds | None = None,
+        max_message_bytes: int | None = None,
+        dedup_window: Seconds | None = None,
+        retain: str | None = None,
+        retention_age: Seconds | None = None,
+        retention_bytes: int | None = None,
+        **storage: Any,
+    ) -> TopicInfo:
+        """
+        Create a topic; durable when it returns. Creating it again with the same settings does nothing.
+
+        *storage* takes the other topic settings by their names (docs/reference/settings.md).
+
+        Raises:
+            BadName, ReservedName, BadSetting: nothing was changed.
+            TopicExists: it is there with other settings.
+        """
+        self._check_open()
+        given: dict[str, Any] = {
+            "sync": sync, "segment_bytes": segment_bytes, "segment_messages": segment_messages,
+            "max_message_bytes": max_message_bytes, "retain": retain, "retention_bytes": retention_bytes,
+            "segment_age_ms": _ms("segment_age", segment_age), "dedup_window_ms": _ms("dedup_window", dedup_window),
+            "retention_age_ms": _ms("retention_age", retention_age), **storage,
+        }  # fmt: skip
+        known = {field.name for field in fields(TopicSettings)}
+        for setting, value in storage.items():
+            if setting not in known:
+                raise BadSetting(setting, value, "there is no such topic setting")
+        wanted = {setting: value for setting, value in given.items() if value is not None}
+        return self._info(self._catalog.create(name, partitions, replace(self._catalog.default, **wanted)))
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics, by name."""
+        self._check_open()
+        return [self._info(topic) for topic in self._catalog.all()]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises `TopicNotFound`."""
+        self._check_open()
+        return self._info(self._catalog.get(name))
+
+    @staticmethod
+    def _info(topic: Topic) -> TopicInfo:
+        return TopicInfo(topic.name, topic.topic_id, topic.partitions, topic.settings)
+
+    def _logs_of(self, topic_id: bytes) -> Sequence[PartitionLog]:
+        return self._catalog.by_id(topic_id).logs
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp: dt.datetime | float | None = None,
+        dedup_key: str | bytes | None = None,
+        sync: str | SyncMode | None = None,
+    ) -> Receipt:
+        """
+        Store one message and return where it lies, committed as its topic's sync mode says, or as *sync* where that is stricter.
+
+        Messages of one key go to one partition and keep their order. A *dedup_key* that was published within the topic's window
+        gives the receipt of the first message, with `duplicate` set, and stores nothing.
+
+        Raises:
+            UsageError: the message is not allowed; nothing was stored.
+            StorageFull: there is no room; nothing was stored.
+            OutcomeUnknown: the disk failed; it may or may not be stored.
+        """
+        if self._closed:
+            self._check_open()
+        return self._catalog.to_publish(topic).publish(value, key, headers, partition, timestamp, dedup_key, sync)
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None] | None = None,
+        partition: int | None = None,
+        timestamps: Sequence[dt.datetime | float | None] | None = None,
+        dedup_keys: Sequence[str | bytes | None] | None = None,
+        sync: str | SyncMode | None = None,
+    ) -> Receipts | list[Receipt]:
+        """
+        Store several messages, all of each partition or none of them; returns their receipts in order.
+
+        The other arguments are columns: one entry for each value. Without keys all of them go to one partition.
+
+        Raises what `publish` raises, and `BatchTooLarge`.
+        """
+        if self._closed:
+            self._check_open()
+        return self._catalog.to_publish(topic).publish_many(values, keys, headers, partition, timestamps, dedup_keys, sync)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger: Seconds = 0.005,
+        batch_messages: int = 1_000,
+        batch_bytes: int = 256 * KIB,
+        max_pending: int = 100_000,
+        when_full: str = "block",
+        name: str | None = None,
+    ) -> Producer:
+        """
+        A producer that gathers messages into batches; see `Producer`.
+
+        With a *name* its batches carry a sequence, and opening another one of the same name fences it.
+        """
+        self._check_open()
+        if name is not None:
+            check_name("producer", name)
+        producer = Producer(
+            self._catalog.to_publish(topic), self._volume, self._producers, self._open_producers.discard, linger=linger,
+            batch_messages=batch_messages, batch_bytes=batch_bytes, max_pending=max_pending, when_full=when_full, name=name,
+            background=self._background,
+        )  # fmt: skip
+        self._open_producers.add(producer)
+        return producer
+
+    def transaction(self) -> Transaction:
+        """Messages to any topics and acks in any groups, all or nothing; see `Transaction`."""
+        self._check_open()
+        return Transaction(self._catalog, self._volume, self._check_open)
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        prefetch: int = PREFETCH_DEFAULT,
+        prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
+        lease: Seconds | None = None,
+        max_deliveries: int | None = None,
+        ordered: bool | None = None,
+        start: Place = "earliest",
+        reset: str | None = None,
+        backoff: Seconds | None = None,
+        backoff_max: Seconds | None = None,
+        concurrency: int = 1,
+    ) -> Consumer:
+        """
+        A new member of a group; the group is made if it is not there, beginning at *start*. Durable when it returns.
+
+        What is given of *lease*, *max_deliveries*, *ordered*, *reset* and the backoff holds for the whole group from now on; what is
+        not given stays as it is. *concurrency* says how many messages are handled at once: so many count as failed if the process dies.
+
+        Raises:
+            TopicNotFound, BadName, BadSetting, BadArgument: nothing was changed.
+        """
+        self._check_open()
+        found = self._catalog.get(topic)
+        check_name("group", group)
+        prefetch = check_whole_number("prefetch", prefetch, 1, MESSAGES_MAX)
+        prefetch_bytes = check_whole_number("prefetch_bytes", prefetch_bytes, 1, 1 << 40)
+        concurrency = check_whole_number("concurrency", concurrency, 1, MESSAGES_MAX)
+        given: dict[str, Any] = {
+            "ordered": ordered, "lease_ms": _ms("lease", lease), "max_deliveries": max_deliveries,
+            "backoff_ms": _ms("backoff", backoff), "backoff_max_ms": _ms("backoff_max", backoff_max), "reset": reset,
+        }  # fmt: skip
+        known = self._groups.find(found.topic_id, group)
+        settings = replace(
+            GroupSettings() if known is None else known.settings,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        if known is not None and known.ordered != settings.ordered and known.members:
+            raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
+        starts = [reading.place("start", start, log) for log in found.logs]
+        made = self._groups.make(found.topic_id, found.name, group, settings, lambda: starts)
+        with self._member_lock:
+            self._next_member += 1
+            identity = self._next_member
+        member = made.join(identity, prefetch, prefetch_bytes, concurrency)
+        consumer = Consumer(made, member, self._groups, self._consumers.discard)
+        self._consumers.add(consumer)
+        if self._closed:
+            consumer.close()
+            raise Closed(self.path)
+        return consumer
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """All groups, or those of one topic."""
+        self._check_open()
+        if topic is not None:
+            topic = self._catalog.get(topic).name
+        return [
+            GroupInfo(group.topic, group.name, group.settings)
+            for group in self._groups.all()
+            if (topic is None or group.topic == topic) and not group.name.startswith(".")
+        ]
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group and its position; durable when it returns. Its consumers are closed. Raises `GroupNotFound`."""
+        self._check_open()
+        self._groups.delete(self._group(topic, group))
+
+    def _group(self, topic: str, group: str) -> Group:
+        found = self._catalog.get(topic)
+        check_name("group", group)
+        return self._groups.get(found.topic_id, topic, group)
+
+    def seek(self, topic: str, group: str, to: Place | Mapping[int, Place], *, partition: int | None = None) -> None:
+        """
+        Move a group: to "earliest", "latest", an offset, a datetime, or to a place for each partition given as a mapping.
+
+        Without *partition* all partitions move. Durable when it returns; what its consumers hold is void then.
+
+        Raises:
+            GroupNotFound, TopicNotFound, BadArgument: nothing was changed.
+            OffsetOutOfRange: the log does not have that offset; nothing was changed.
+        """
+        self._check_open()
+        found = self._group(topic, group)
+        owner = self._catalog.get(topic)
+        places: dict[int, Any]
+        if hasattr(to, "items"):
+            places = {owner.check_partition(number): where for number, where in to.items()}
+        elif partition is not None:
+            places = {owner.check_partition(partition): to}
+        else:
+            places = dict.fromkeys(range(owner.partitions), to)
+        targets = {number: reading.place("to", where, owner.logs[number]) for number, where in places.items()}
+        self._groups.seek(found, targets)
+
+    # -- dead letters -----------------------------------------------------------------------------------------------
+
+    def dead_letters(self, topic: str) -> DeadLetters:
+        """The dead letters of *topic*: list, replay, discard. Raises `TopicNotFound`."""
+        self._check_open()
+        source = self._catalog.get(topic)
+
+        def find() -> Topic | None:
+            self._check_open()
+            try:
+                return self._catalog.get(source.name + DEAD_LETTER_SUFFIX)
+            except TopicNotFound:
+                return None
+
+        return DeadLetters(source, find, self._groups, self.transaction)
+
+    def _dead_letter(self, move: Move) -> None:
+        """Write a dead letter and finish its source in one frame. Raises `PenstockError`: nothing was changed."""
+        group = move.group
+        target = self._catalog.dead_letters_of(self._catalog.by_id(group.topic_id))
+        ticket = self._volume.submit_changes(
+            [Append(target.logs[0], dead_letter(move)), Other(GROUPS_OWNER, group.finished_by_move(move))]
+        )
+
+        def done(finished: Ticket) -> None:
+            if finished.error is None:
+                target.published += 1
+                group.moved()
+            else:
+                group.move_failed(move, finished.error)
+
+        if self._background:
+            ticket.on_done(done)
+        else:
+            with contextlib.suppress(PenstockError):
+                ticket.wait()
+            done(ticket)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: Place = "earliest",
+        end: Place | None = None,
+        max_messages: int | None = None,
+    ) -> Iterator[Message]:
+        """
+        The committed messages from *start* up to, not with, *end* (default: all there are now), without a group.
+
+        Of one partition, or of all of them one after the other. Raises `OffsetOutOfRange`, `TopicNotFound`, `Corrupt`.
+        """
+        self._check_open()
+        found = self._catalog.get(topic)
+        return reading.messages(found.name, self._chosen(found, partition), start, end, max_messages)
+
+    def read_arrow(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: Place = "earliest",
+        end: Place | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Any]:
+        """The same as `pyarrow.RecordBatch`es; uncompressed columns are wrapped, not copied. Needs pyarrow."""
+        self._check_open()
+        found = self._catalog.get(topic)
+        return reading.arrow(self._chosen(found, partition), start, end, columns)
+
+    @staticmethod
+    def _chosen(topic: Topic, partition: int | None) -> list[tuple[int, PartitionLog]]:
+        if partition is None:
+            return list(enumerate(topic.logs))
+        number = topic.check_partition(partition)
+        return [(number, topic.logs[number])]
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The committed end of each partition, at one moment."""
+        self._check_open()
+        logs = self._catalog.get(topic).logs
+        return dict(enumerate(self._volume.ends(logs)))
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        topic: str,
+        *,
+        group: str,
+        concurrency: int = 1,
+        batch: int | None = None,
+        **options: Any,
+    ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+        """
+        Let the decorated function handle the messages of *group*, *concurrency* at a time, when `run` is called.
+
+        It may be plain (threads) or async (tasks), and takes a message, or with *batch* a list of up to so many. It acks by returning
+        and nacks by raising. *options* are those of `subscribe`.
+        """
+        self._check_open()
+
+        def add(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            handled = concurrency * (batch or 1)
+            chosen = {"prefetch": max(PREFETCH_DEFAULT, handled), "concurrency": handled, **options}
+            self._workers.add(
+                Worker(function, lambda: self.subscribe(topic, group, **chosen), concurrency=concurrency, batch=batch, linger=0)
+            )
+            return function
+
+        check_whole_number("concurrency", concurrency, 1, 10_000)
+        if batch is not None:
+            check_whole_number("batch", batch, 1, 100_000)
+        return add
+
+    def run(self, *, stop_timeout: Seconds = STOP_SECONDS) -> None:
+        """
+        Run the workers until `stop` is called or, in the main thread, SIGTERM or SIGINT comes.
+
+        Handlers that run then have *stop_timeout* seconds to end; what was not begun goes back uncounted.
+        """
+        self._check_open()
+        self._workers.run(stop_timeout=stop_timeout)
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._workers.stop()
+
+    # -- retention --------------------------------------------------------------------------------------------------
+
+    def retain(self, topic: str | None = None) -> Retained:
+        """
+        Remove what the topics' retention settings say, now; of one topic or of all. Only whole sealed segments go.
+
+        With ``retain="until_acked"`` a segment stays as long as some group has not finished it.
+        """
+        self._check_open()
+        chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
+        segments = freed = 0
+        for one in chosen:
+            for log in one.logs:
+                removed = self._retain_log(one, log)
+                segments += removed[0]
+                freed += removed[1]
+        return Retained(segments, freed)
+
+    def _retain_log(self, topic: Topic, log: PartitionLog) -> tuple[int, int]:
+        settings = topic.settings
+        groups = self._groups.of_topic(topic.topic_id)
+        finished = min([group.cursors[log.identity.partition].next_offset for group in groups], default=None)
+        until_acked = settings.retain == "until_acked" and finished is not None
+        if until_acked:
+            assert finished is not None
+            log.floors["groups"] = finished
+        else:
+            log.floors.pop("groups", None)
+        before = self._clock.now_us() - settings.retention_age_ms * 1000 if settings.retention_age_ms else None
+        return self._volume.retain(
+            log,
+            before_time_us=before,
+            bytes_max=settings.retention_bytes or None,
+            messages_max=0 if until_acked and not self._keep_finished else None,
+        )
+
+    def _retain_forever(self) -> None:
+        while not self._stop.wait(RETENTION_SECONDS if self._keep_finished else 0.5):
+            try:
+                if not self._keep_finished:
+                    self._volume.checkpoint()
+                self.retain()
+            except Closed:
+                return
+            except (PenstockError, OSError) as error:
+                _log.warning("retention stopped for now: %s", error)
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def stats(self) -> StoreStats:
+        """Numbers of this moment."""
+        self._check_open()
+        topics = {}
+        for topic in self._catalog.all():
+            topics[topic.name] = TopicStats(
+                partitions=topic.partitions,
+                messages=sum(log.committed_end - log.log_start for log in topic.logs),
+                published=topic.published,
+                starts={number: log.log_start for number, log in enumerate(topic.logs)},
+                ends={number: log.committed_end for number, log in enumerate(topic.logs)},
+                dedup_evicted=topic.dedup_evicted,
+                groups={
+                    group.name: _group_stats(group)
+                    for group in self._groups.of_topic(topic.topic_id)
+                    if not group.name.startswith(".")
+                },
+            )
+        return StoreStats(self.path, topics, self._volume.commits, self._volume.failure)
+
+    def flush(self) -> None:
+        """Return when every ack and nack so far is durable."""
+        self._check_open()
+        self._groups.flush()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(self.path)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close consumers and producers, commit everything and let go of the store. Closing twice does nothing."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._workers.stop()
+            for producer in list(self._open_producers):
+                with contextlib.suppress(PenstockError):
+                    producer.close()
+            for consumer in list(self._consumers):
+                with contextlib.suppress(PenstockError):
+                    consumer.close()
+            self._closed = True
+            self._stop.set()
+            if self._thread is not None:
+                self._thread.join()
+            self._groups.stop()
+            with contextlib.suppress(PenstockError):
+                self._groups.flush()
+            self._volume.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}{', closed' if self._closed else ''}>"
+
+
+def _group_stats(group: Group) -> GroupStats:
+    with group.lock:
+        counters = group.counters
+        return GroupStats(
+            lag=sum(cursor.unfinished() for cursor in group.cursors),
+            in_flight=sum(member.in_flight for member in group.members),
+            retrying=sum(len(cursor.failures) for cursor in group.cursors),
+            members=len(group.members),
+            positions={cursor.partition: cursor.next_offset for cursor in group.cursors},
+            delivered=counters.delivered,
+            redelivered=counters.redelivered,
+            acked=counters.acked,
+            nacked=counters.nacked,
+            expired_leases=counters.expired,
+            dead_lettered=counters.dead_lettered,
+            skipped=counters.skipped,
+            lost=counters.lost,
+        )
+
+
+def _ms(name: str, value: object) -> int | None:
+    return None if value is None else round(check_seconds(name, value, 0, 1e9) * 1000)
+
+
+__all__ = ["GroupInfo", "Retained", "Store", "TopicInfo"]

@@ -1,0 +1,145 @@
+"""A transaction: messages to any topics and acks in any groups, all of them or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from penstock.arguments import shown
+from penstock.errors import BadArgument, UsageError
+from penstock.groups.delivery import Delivery
+from penstock.groups.registry import GROUPS_OWNER
+from penstock.topics.receipt import Receipt
+from penstock.topics.topic import Columns
+from penstock.volume.tickets import Append, Other
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from penstock.format.batch import EncodedBatch
+    from penstock.groups.group import Group
+    from penstock.topics.catalog import Catalog
+    from penstock.topics.topic import Topic
+    from penstock.volume.tickets import Change
+    from penstock.volume.volume import Volume
+
+
+class Transaction:
+    """
+    Gathers changes and commits them as one frame of the journal. Made by `Store.transaction`; for one thread.
+
+    As a context manager it commits when the block ends, and drops everything when the block raises: its messages are never seen,
+    and what it would have acked stays with its consumer. `receipts` has the places of its messages, in order, after the commit.
+    """
+
+    def __init__(self, catalog: Catalog, volume: Volume, check_open: Callable[[], None]) -> None:
+        self._catalog = catalog
+        self._volume = volume
+        self._check_open = check_open
+        self._batches: list[tuple[Topic, int, EncodedBatch]] = []
+        self._acks: dict[Group, list[Delivery]] = {}
+        self._bodies: list[bytes] = []
+        self._ended = False
+        self.receipts: list[Receipt] = []
+
+    def publish(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        headers: object = None,
+        partition: object = None,
+        timestamp: object = None,
+    ) -> None:
+        """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
+        self._check()
+        target = self._catalog.to_publish(topic)
+        batch, key_data = target.encode(value, key, headers, timestamp)
+        self._batches.append((target, target.partition_for(key_data, partition), batch))
+
+    def publish_many(
+        self,
+        topic: str,
+        values: object,
+        *,
+        keys: object = None,
+        headers: object = None,
+        partition: object = None,
+        timestamps: object = None,
+    ) -> None:
+        """Publish messages when the transaction commits."""
+        self._check()
+        target = self._catalog.to_publish(topic)
+        columns = Columns(target, values, keys, headers, timestamps, None)
+        if columns.values:
+            self._batches += [(target, number, batch) for number, _, batch in columns.split(partition)]
+
+    def ack(self, message: Delivery) -> None:
+        """Finish *message* when the transaction commits. Raises `LeaseExpired` then if it is not its consumer's any more."""
+        self._check()
+        if not isinstance(message, Delivery):
+            raise BadArgument("message", shown(message), "must be a message that a group delivered")
+        chosen = self._acks.setdefault(message._lot.member.group, [])  # noqa: SLF001
+        if message not in chosen:
+            chosen.append(message)
+
+    def finish_unleased(self, group: Group, partition: int, offsets: list[int]) -> None:
+        """Finish messages of a group that has no members, when the transaction commits."""
+        self._bodies += group.finish_unleased(partition, offsets)
+
+    def _check(self) -> None:
+        if self._ended:
+            raise UsageError("the transaction has ended; begin another one")
+        self._check_open()
+
+    def commit(self) -> list[Receipt]:
+        """
+        Make everything durable and visible at once; returns the receipts.
+
+        Raises:
+            LeaseExpired: a message to be acked is not its consumer's any more; nothing was changed.
+            StorageFull, BatchTooLarge: nothing was changed.
+            OutcomeUnknown: the disk failed meanwhile.
+        """
+        self._check()
+        self._ended = True
+        reserved: dict[Group, list[Delivery]] = {}
+        committed = False
+        try:
+            bodies = list(self._bodies)
+            for group, deliveries in self._acks.items():
+                bodies += group.reserve_acks(deliveries)
+                reserved[group] = deliveries
+            changes: list[Change] = [Append(topic.logs[number], batch) for topic, number, batch in self._batches]
+            if bodies:
+                changes.append(Other(GROUPS_OWNER, b"".join(bodies)))
+            if changes:
+                ticket = self._volume.submit_changes(changes)
+                ticket.wait()
+                committed = True
+                self._note_receipts(ticket.first_offsets)
+        finally:
+            for group, deliveries in reserved.items():
+                group.release_acks(deliveries, committed=committed)
+        return self.receipts
+
+    def _note_receipts(self, first_offsets: list[int]) -> None:
+        for (topic, number, batch), first in zip(self._batches, first_offsets, strict=True):
+            topic.published += batch.count
+            self.receipts += [Receipt(topic.name, number, first + at) for at in range(batch.count)]
+
+    def abort(self) -> None:
+        """Drop everything."""
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._ended:
+            return
+        if error is None:
+            self.commit()
+        else:
+            self.abort()

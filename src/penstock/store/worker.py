@@ -1,0 +1,265 @@
+"""
+Workers: functions that handle messages, and the loop that runs them.
+
+Each worker has one consumer, and as many threads (or, for async functions, tasks) as its concurrency. A handler that returns acks, one
+that raises nacks. Stopping lets running handlers end, gives back what was not begun, and makes everything durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from penstock.arguments import check_seconds, check_whole_number, shown
+from penstock.errors import BadArgument, Closed, LeaseExpired, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.groups.delivery import Delivery
+    from penstock.store.consumer import Consumer
+
+_log = logging.getLogger("penstock")
+CONCURRENCY_MAX = 10_000
+STOP_SECONDS = 15.0
+
+
+class Worker:
+    """One function and the messages it handles. Made by `Store.worker`."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        subscribe: Callable[[], Consumer],
+        concurrency: object,
+        batch: object,
+        linger: object,
+    ) -> None:
+        if not callable(function):
+            raise BadArgument("function", shown(function), "must be a function that takes a message, or a list of them")
+        self.function = function
+        self._subscribe = subscribe
+        self.concurrency = check_whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        self.batch = None if batch is None else check_whole_number("batch", batch, 1, 100_000)
+        self._linger = check_seconds("linger", linger, 0, 60)
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._consumer: Consumer | None = None
+        self._threads: list[threading.Thread] = []
+        self.handled = 0
+        self.failed = 0
+
+    def start(self) -> None:
+        """Begin to handle messages, in threads of its own."""
+        self._consumer = self._subscribe()
+        count = 1 if self._is_async else self.concurrency
+        target = self._run_async if self._is_async else self._run
+        self._threads = [
+            threading.Thread(target=target, name=f"penstock-worker {self._consumer.topic}", daemon=True) for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _take(self, timeout: float | None) -> list[Delivery]:
+        assert self._consumer is not None
+        if self.batch is None:
+            message = self._consumer.get(timeout)
+            return [] if message is None else [message]
+        return self._consumer.get_many(self.batch, timeout)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                messages = self._take(None)
+            except Closed:
+                return
+            if messages:
+                self._handle(messages)
+
+    def _begin(self, messages: list[Delivery]) -> list[Delivery]:
+        begun = []
+        for message in messages:
+            try:
+                message.__enter__()
+            except LeaseExpired:
+                continue
+            begun.append(message)
+        return begun
+
+    def _handle(self, messages: list[Delivery]) -> None:
+        messages = self._begin(messages)
+        if not messages:
+            return
+        try:
+            self.function(messages[0] if self.batch is None else messages)
+        except Exception as error:  # noqa: BLE001 - a handler's failure is a nack
+            self._end(messages, error)
+        else:
+            self._end(messages, None)
+
+    def _end(self, messages: list[Delivery], error: BaseException | None) -> None:
+        if error is None:
+            self.handled += len(messages)
+        elif isinstance(error, Exception):
+            self.failed += len(messages)
+            _log.warning("a handler of %s failed: %s: %s", messages[0].topic, type(error).__name__, error)
+        for message in messages:
+            try:
+                message.__exit__(None if error is None else type(error), error, None)
+            except (LeaseExpired, Closed) as late:
+                _log.warning("%s", late)
+
+    # -- async functions --------------------------------------------------------------------------------------------
+
+    def _run_async(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._consumer is not None
+        group, member = self._consumer._group, self._consumer._member  # noqa: SLF001
+        arrived = asyncio.Event()
+        free = asyncio.Semaphore(self.concurrency)
+        tasks: set[asyncio.Task[None]] = set()
+        waiter = LoopWaiter(loop, arrived)
+        while True:
+            await free.acquire()
+            messages: list[Delivery] = []
+            while not messages:
+                arrived.clear()
+                group.add_waiter(waiter)
+                try:
+                    messages = group.take(member, self.batch or 1)
+                except Closed:
+                    if tasks:
+                        await asyncio.wait(tasks)
+                    return
+                finally:
+                    if messages:
+                        group.remove_waiter(waiter)
+                if not messages:
+                    try:
+                        await asyncio.wait_for(arrived.wait(), group.wait_seconds())
+                    except TimeoutError:
+                        group.remove_waiter(waiter)
+            task = loop.create_task(self._handle_async(messages))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(lambda _: free.release())
+
+    async def _handle_async(self, messages: list[Delivery]) -> None:
+        messages = self._begin(messages)
+        if not messages:
+            return
+        try:
+            await self.function(messages[0] if self.batch is None else messages)
+        except Exception as error:  # noqa: BLE001 - a handler's failure is a nack
+            self._end(messages, error)
+        except BaseException as error:
+            self._end(messages, error)
+            raise
+        else:
+            self._end(messages, None)
+
+    # -- stopping ---------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Hand out nothing more."""
+        if self._consumer is not None:
+            self._consumer.pause()
+
+    @property
+    def busy(self) -> int:
+        """Messages that are being handled."""
+        return 0 if self._consumer is None else self._consumer.in_flight
+
+    def stop(self) -> None:
+        """Close the consumer: waiting threads end now, busy ones when their handler ends."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the threads; False if a handler still runs."""
+        for thread in self._threads:
+            thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+class LoopWaiter:
+    """Wakes a task of an event loop from any thread."""
+
+    __slots__ = ("_event", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        self._loop = loop
+        self._event = event
+
+    def release(self) -> None:
+        """Wake the task up."""
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            return  # the loop has ended
+
+
+class Workers:
+    """All workers of a store, and the loop that runs them."""
+
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
+        self._stopping = threading.Event()
+        self._running = False
+
+    def add(self, worker: Worker) -> None:
+        """Run *worker* with the others; at once if they run already."""
+        self._workers.append(worker)
+        if self._running:
+            worker.start()
+
+    def run(self, *, stop_timeout: object = STOP_SECONDS, signals: bool = True) -> None:
+        """
+        Handle messages until `stop` is called or, in the main thread, SIGTERM or SIGINT comes; then stop in order.
+
+        Handlers that run have *stop_timeout* seconds to end; what they do not finish is delivered again.
+        """
+        timeout = check_seconds("stop_timeout", stop_timeout, 0, 86_400)
+        if not self._workers:
+            raise UsageError("there is nothing to run: decorate a function with store.worker(topic, group=...)")
+        if self._running:
+            raise UsageError("the workers run already")
+        self._running = True
+        restore: dict[int, Any] = {}
+        if signals and threading.current_thread() is threading.main_thread():
+            for one in (signal.SIGTERM, signal.SIGINT):
+                restore[one] = signal.signal(one, lambda *_: self._stopping.set())
+        try:
+            for worker in self._workers:
+                worker.start()
+            self._stopping.wait()
+        finally:
+            self._stop_all(timeout)
+            for number, handler in restore.items():
+                signal.signal(number, handler)
+            self._running = False
+            self._stopping.clear()
+
+    def _stop_all(self, timeout: float) -> None:
+        for worker in self._workers:
+            worker.pause()
+        idle = threading.Event()
+        waited = 0.0
+        while any(worker.busy for worker in self._workers) and waited < timeout:
+            idle.wait(0.02)
+            waited += 0.02
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            if not worker.join(0.5):
+                _log.warning("a handler of %s still runs; its messages are delivered again", worker.function)
+
+    def stop(self) -> None:
+        """Let `run` end. May be called from any thread or signal handler."""
+        self._stopping.set()

@@ -1,0 +1,1 @@
+"""Topics: naming, partitioning, checking and deduplicating what is published."""

@@ -1,0 +1,107 @@
+"""The topics of an open store, by name."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.errors import ReservedName, TopicNotFound
+from penstock.settings import TopicSettings
+from penstock.topics.topic import Topic
+from penstock.values import MESSAGE_BYTES_MAX, SyncMode, check_name
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.topics.producers import Producers
+    from penstock.volume.topic_files import TopicRecord
+    from penstock.volume.volume import Volume
+
+DEAD_LETTER_SUFFIX = ".dlq"
+_HEADERS_ROOM_BYTES = 64 * 1024
+
+
+class Catalog:
+    """Finds and makes topics. Safe to use from any thread."""
+
+    def __init__(
+        self, volume: Volume, clock: Clock, producers: Producers, default: TopicSettings, *, auto_create: bool
+    ) -> None:
+        self._volume = volume
+        self._clock = clock
+        self._producers = producers
+        self._default = default
+        self._auto_create = auto_create
+        self._lock = threading.Lock()
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        for record in volume.topics:
+            self._add(record)
+
+    def _add(self, record: TopicRecord) -> Topic:
+        logs = [self._volume.log(record.name, partition) for partition in range(record.partitions)]
+        topic = Topic(record, logs, self._volume, self._clock, self._producers)
+        self._topics[record.name] = topic
+        self._by_id[record.topic_id] = topic
+        return topic
+
+    def all(self) -> list[Topic]:
+        """All topics, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def get(self, name: str) -> Topic:
+        """The topic of that name. Raises `BadName` or `TopicNotFound`."""
+        topic = self._topics.get(name) if isinstance(name, str) else None
+        if topic is None:
+            check_name("topic", name)
+            raise TopicNotFound(name)
+        return topic
+
+    def by_id(self, topic_id: bytes) -> Topic:
+        """The topic with that id."""
+        return self._by_id[topic_id]
+
+    def to_publish(self, name: str) -> Topic:
+        """The topic that *name* publishes to, made now if it is not there and that is allowed."""
+        topic = self._topics.get(name) if isinstance(name, str) else None
+        if topic is None or name.endswith(DEAD_LETTER_SUFFIX):
+            check_publishable(name)
+            if topic is None:
+                if not self._auto_create:
+                    raise TopicNotFound(name)
+                topic = self.create(name, 1, self._default)
+        return topic
+
+    def create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
+        """Make a topic, or find the same one. Raises `BadName`, `ReservedName`, `BadSetting`, `TopicExists`."""
+        check_publishable(name)
+        return self._create(name, partitions, settings)
+
+    def _create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
+        with self._lock:
+            record = self._volume.create_topic(name, partitions, settings)
+            topic = self._topics.get(name)
+            return self._add(record) if topic is None else topic
+
+    def dead_letters_of(self, topic: Topic) -> Topic:
+        """The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is."""
+        name = topic.name + DEAD_LETTER_SUFFIX
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        limit = min(topic.settings.max_message_bytes + _HEADERS_ROOM_BYTES, MESSAGE_BYTES_MAX)
+        settings = TopicSettings(
+            sync=SyncMode.ALWAYS, max_message_bytes=limit, retention_age_ms=30 * 86_400_000, retain="always"
+        )
+        return self._create(name, 1, settings)
+
+    @property
+    def default(self) -> TopicSettings:
+        """What a topic gets that is made without saying more."""
+        return self._default
+
+
+def check_publishable(name: str) -> None:
+    """Raise `BadName` or `ReservedName` if users may not make or fill a topic of that name."""
+    check_name("topic", name)
+    if name.endswith(DEAD_LETTER_SUFFIX):
+        raise ReservedName("topic", name, f"names that end in {DEAD_LETTER_SUFFIX} are for dead letters, which Penstock writes")

@@ -1,0 +1,111 @@
+"""
+Batches that carry a producer's sequence are stored once, however often they are sent.
+
+The log remembers the last 64 batches of each producer (`log/log_state.py`), which is rebuilt with the log after a crash. What is on its
+way to the log is remembered here.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import OutcomeUnknown, ProducerFenced, SequenceGap
+
+if TYPE_CHECKING:
+    from penstock.format.batch import EncodedBatch
+    from penstock.format.batch_header import Producer
+    from penstock.log.partition_log import PartitionLog
+    from penstock.topics.producers import Producers
+    from penstock.volume.tickets import AppendTicket
+    from penstock.volume.volume import Volume
+
+
+class Sent(NamedTuple):
+    """The latest batch that a producer has sent to a partition."""
+
+    incarnation: int
+    sequence: int
+    ticket: AppendTicket | None
+
+
+class SequenceGate:
+    """The way into one partition for batches that carry a sequence. Safe to call from any thread."""
+
+    def __init__(self, volume: Volume, log: PartitionLog, producers: Producers) -> None:
+        self._volume = volume
+        self._log = log
+        self._producers = producers
+        self._lock = threading.Lock()
+        self._sent: dict[int, Sent] = {}
+        self._on_the_way: dict[tuple[int, int, int], AppendTicket] = {}
+
+    def append(self, batch: EncodedBatch) -> tuple[int, bool]:
+        """
+        Store *batch* unless it is there already; returns its first offset, and whether it was there. Committed when this returns.
+
+        Raises:
+            ProducerFenced: a newer producer of the same name has begun.
+            SequenceGap: a batch before it is missing, or it is too old to tell whether it was stored.
+        """
+        first, ticket, duplicate = self.submit(batch)
+        if ticket is not None:
+            ticket.wait()
+            first = ticket.first_offset
+        assert first is not None
+        return first, duplicate
+
+    def submit(self, batch: EncodedBatch) -> tuple[int | None, AppendTicket | None, bool]:
+        """The same without waiting: (offset, None, duplicate), or (None, ticket to wait for, duplicate)."""
+        producer = batch.producer
+        assert producer is not None
+        with self._lock:
+            self._producers.check(producer.id, producer.incarnation)
+            known = self._latest(producer.id)
+            if known is not None and producer.incarnation < known.incarnation:
+                raise ProducerFenced(f"{producer.id:#018x}", producer.incarnation, known.incarnation)
+            expected = 0 if known is None or producer.incarnation > known.incarnation else known.sequence + 1
+            if known is None and producer.sequence > 0:
+                # Nothing is known of it any more, so nothing can be missing.
+                expected = producer.sequence
+            if producer.sequence > expected:
+                raise SequenceGap(f"{producer.id:#018x}", producer.sequence, expected)
+            if producer.sequence < expected:
+                return self._duplicate(producer, expected)
+            return self._send(batch, producer)
+
+    def _latest(self, identity: int) -> Sent | None:
+        sent = self._sent.get(identity)
+        if sent is not None:
+            ticket = sent.ticket
+            if ticket is None or not ticket.done or ticket.error is None:
+                return sent
+            if isinstance(ticket.error, OutcomeUnknown):
+                raise ticket.error
+            # It was refused, so what the log says counts again.
+            del self._sent[identity]
+        recent = self._log.state.recent.get(identity)
+        return Sent(recent[-1].incarnation, recent[-1].sequence, None) if recent else None
+
+    def _duplicate(self, producer: Producer, expected: int) -> tuple[int | None, AppendTicket | None, bool]:
+        ticket = self._on_the_way.get((producer.id, producer.incarnation, producer.sequence))
+        if ticket is not None and not ticket.done:
+            return None, ticket, True
+        for record in reversed(self._log.state.recent.get(producer.id, ())):
+            if record.incarnation == producer.incarnation and record.sequence == producer.sequence:
+                return record.first_offset, None, True
+        raise SequenceGap(f"{producer.id:#018x}", producer.sequence, expected)
+
+    def _send(self, batch: EncodedBatch, producer: Producer) -> tuple[int | None, AppendTicket | None, bool]:
+        if not self._log.always:
+            first = self._volume.append(self._log, batch)
+            self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, None)
+            return first, None, False
+        ticket = self._volume.submit(self._log, batch)
+        self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, ticket)
+        key = (producer.id, producer.incarnation, producer.sequence)
+        self._on_the_way[key] = ticket
+        if len(self._on_the_way) > 1024:
+            for old in [old for old, one in self._on_the_way.items() if one.done]:
+                del self._on_the_way[old]
+        return None, ticket, False

@@ -1,0 +1,165 @@
+"""
+Which producers there are: the incarnation of each named one, and the transactions that each has committed.
+
+A name that is opened again gets the next incarnation, durably, before it may publish; from then on whoever still publishes under an older
+one is fenced. Transactions of a producer are numbered by it and rise; the last ones are remembered with their result, so that a repeated
+commit gives the first answer.
+
+```
+entry of the journal (owner 2): kind u8, 0 * 3, length u32, then JSON
+  1 producer      id, incarnation, time_us
+  2 transaction   producer, number, time_us, result
+snapshot: the same entries
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadBytes, ProducerFenced, TransactionFenced
+from penstock.volume.tickets import Other
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.clock import Clock
+    from penstock.volume.volume import Volume
+
+PRODUCERS_OWNER = 2
+_ENTRY = struct.Struct("<B3xI")
+_PRODUCER, _TRANSACTION = 1, 2
+EXPIRY_US = 7 * 86_400 * 1_000_000
+"""A producer that was silent so long is forgotten."""
+TRANSACTIONS_KEPT = 16
+"""Results that are remembered for each producer of transactions."""
+
+
+def producer_id(name: str) -> int:
+    """The number under which the batches of a named producer go; never 0."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") | 1
+
+
+def _entry(kind: int, values: dict[str, Any]) -> bytes:
+    body = json.dumps(values, separators=(",", ":")).encode()
+    return _ENTRY.pack(kind, len(body)) + body
+
+
+class Producers:
+    """The producers of one store: a layer of the volume. Safe to call from any thread."""
+
+    owner = PRODUCERS_OWNER
+    pending = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open_lock = threading.Lock()
+        self._incarnations: dict[int, tuple[int, int]] = {}
+        self._transactions: dict[str, dict[int, tuple[int, Any]]] = {}
+        self._volume: Volume | None = None
+        self._on_transaction: Callable[[dict[str, Any]], None] | None = None
+
+    def attach(self, volume: Volume) -> None:
+        """Begin to work: the volume is open."""
+        self._volume = volume
+
+    # -- the layer --------------------------------------------------------------------------------------------------
+
+    def restore(self, snapshot: bytes) -> None:
+        """See `Layer`."""
+        self._incarnations, self._transactions = {}, {}
+        self.replay(snapshot)
+
+    def replay(self, body: bytes) -> None:
+        """See `Layer`."""
+        at = 0
+        with self._lock:
+            while at < len(body):
+                if len(body) - at < _ENTRY.size:
+                    raise BadBytes("producer entry", "is cut off")
+                kind, length = _ENTRY.unpack_from(body, at)
+                at += _ENTRY.size
+                if length > len(body) - at:
+                    raise BadBytes("producer entry", f"has the impossible length {length}")
+                try:
+                    self._take(kind, json.loads(body[at : at + length]))
+                except (KeyError, TypeError, ValueError) as error:
+                    raise BadBytes("producer entry", f"{type(error).__name__}: {error}") from None
+                at += length
+
+    apply = replay
+
+    def _take(self, kind: int, values: dict[str, Any]) -> None:
+        if kind == _PRODUCER:
+            self._incarnations[int(values["id"])] = (int(values["incarnation"]), int(values["time_us"]))
+        elif kind == _TRANSACTION:
+            known = self._transactions.setdefault(str(values["producer"]), {})
+            known[int(values["number"])] = (int(values["time_us"]), values["result"])
+            for number in sorted(known)[:-TRANSACTIONS_KEPT]:
+                del known[number]
+
+    def recovered(self, ends: dict[bytes, list[int]]) -> None:
+        """See `Layer`."""
+
+    def take_pending(self, bytes_max: int) -> bytes:  # noqa: ARG002
+        """See `Layer`: nothing is ever buffered here."""
+        return b""
+
+    def snapshot(self) -> bytes:
+        """See `Layer`. What has expired is left out."""
+        oldest = self._clock.now_us() - EXPIRY_US
+        with self._lock:
+            self._incarnations = {one: state for one, state in self._incarnations.items() if state[1] > oldest}
+            parts = [
+                _entry(_PRODUCER, {"id": one, "incarnation": incarnation, "time_us": time_us})
+                for one, (incarnation, time_us) in self._incarnations.items()
+            ]
+            for producer, known in self._transactions.items():
+                parts += [
+                    _entry(_TRANSACTION, {"producer": producer, "number": number, "time_us": time_us, "result": result})
+                    for number, (time_us, result) in known.items()
+                ]
+        return b"".join(parts)
+
+    # -- named producers --------------------------------------------------------------------------------------------
+
+    def open(self, name: str) -> tuple[int, int]:
+        """(id, incarnation) for a producer of that name; older ones are fenced when this returns, and after any crash."""
+        assert self._volume is not None
+        identity = producer_id(name)
+        with self._open_lock:
+            incarnation = self._incarnations.get(identity, (-1, 0))[0] + 1
+            values = {"id": identity, "incarnation": incarnation, "time_us": self._clock.now_us()}
+            self._volume.submit_changes([Other(self.owner, _entry(_PRODUCER, values))]).wait()
+        return identity, incarnation
+
+    def check(self, identity: int, incarnation: int) -> None:
+        """Raise `ProducerFenced` if a newer incarnation was opened."""
+        known = self._incarnations.get(identity)
+        if known is not None and known[0] > incarnation:
+            raise ProducerFenced(f"{identity:#018x}", incarnation, known[0])
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def result_of(self, producer: str, number: int) -> Any:
+        """
+        What the transaction *number* of *producer* gave, None if it was never committed.
+
+        Raises `TransactionFenced`: a later one was committed, and this one is not remembered.
+        """
+        known = self._transactions.get(producer, {})
+        if number in known:
+            return known[number][1]
+        if known and number < max(known):
+            raise TransactionFenced(producer, number, max(known))
+        return None
+
+    def transaction_entry(self, producer: str, number: int, result: Any) -> Other:
+        """The entry that records a transaction, for the frame that commits it."""
+        values = {"producer": producer, "number": number, "time_us": self._clock.now_us(), "result": result}
+        return Other(self.owner, _entry(_TRANSACTION, values))

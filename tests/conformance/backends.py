@@ -1,0 +1,146 @@
+"""The ways to reach an engine. A backend opens stores, knows the clock they run on, and says what it cannot do."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.clock import SystemClock
+from penstock.settings import StoreSettings
+from penstock.store import Store
+from penstock.testing import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.clock import Clock
+
+SETTINGS = StoreSettings(
+    journal_file_bytes=1024 * 1024, frame_bytes=256 * 1024, reference_bytes=64 * 1024, free_bytes_floor=0, reserve_bytes=0
+)
+"""Small files: a test opens a store in a few milliseconds, and its journal goes round."""
+
+
+class Backend:
+    """Opens one store again and again; what is still open when the test ends is closed for it."""
+
+    name = ""
+    keeps_data = False
+    """Whether a store that is closed, or whose process is killed, is found again."""
+    has_readers = False
+    """Whether a second opener may read beside the owner."""
+
+    def __init__(self, folder: Path, *, live: bool) -> None:
+        self.folder = folder
+        self.live = live
+        self.fake_clock = FakeClock()
+        self._opened: list[Store] = []
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the store runs on."""
+        return SystemClock() if self.live else self.fake_clock
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; only where time is the test's to move."""
+        assert not self.live
+        self.fake_clock.advance(seconds)
+
+    def open(self, **settings: Any) -> Store:
+        """Open the store, and make it where there is none yet."""
+        raise NotImplementedError
+
+    def reopen(self, **settings: Any) -> Store:
+        """Close the store in good order and open it again."""
+        self.close()
+        return self.open(**settings)
+
+    def kill(self, **settings: Any) -> Store:
+        """Open what a killed process would have left at this moment."""
+        raise NotImplementedError
+
+    def reader(self) -> Store:
+        """Open the store for reading only, beside its owner."""
+        raise NotImplementedError
+
+    def queue(self, **options: Any) -> penstock.Queue:
+        """The simple face, on a queue of its own that is found again under the same name."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close every store that was opened."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def _open(self, path: str, settings: dict[str, Any], *, read_only: bool = False) -> Store:
+        store = Store.open(
+            path,
+            read_only=read_only,
+            settings=replace(SETTINGS, **settings),
+            clock=self.clock,
+            background=self.live,
+        )
+        self._opened.append(store)
+        return store
+
+
+class MemoryBackend(Backend):
+    """`memory:`: gone when it is closed."""
+
+    name = "memory"
+
+    def open(self, **settings: Any) -> Store:
+        return self._open("memory:", settings)
+
+    def queue(self, **options: Any) -> penstock.Queue:
+        return penstock.Queue("memory:", **options)
+
+
+class DirectoryBackend(Backend):
+    """A folder on disk."""
+
+    name = "directory"
+    keeps_data = True
+    has_readers = True
+
+    def __init__(self, folder: Path, *, live: bool) -> None:
+        super().__init__(folder, live=live)
+        self.path = folder / "store"
+        self._kills = 0
+
+    def open(self, **settings: Any) -> Store:
+        return self._open(str(self.path), settings)
+
+    def kill(self, **settings: Any) -> Store:
+        self.die()
+        return self.open(**settings)
+
+    def die(self) -> None:
+        """
+        Go on from a copy of the folder, which is what a SIGKILL leaves: all that was written, nothing that was not.
+
+        The old store lives on unseen until the end of the test.
+        """
+        self._kills += 1
+        copy = self.folder / f"killed-{self._kills}"
+        shutil.copytree(self.path, copy)
+        self.path = copy
+
+    def reader(self) -> Store:
+        return self._open(str(self.path), {}, read_only=True)
+
+    def queue(self, **options: Any) -> penstock.Queue:
+        return penstock.Queue(str(self.folder / "queue"), **options)
+
+
+BACKENDS: tuple[type[Backend], ...] = (MemoryBackend, DirectoryBackend)
+
+
+def skip_unless(able: bool, reason: str) -> None:
+    """Leave out a test that this backend has no answer to."""
+    if not able:
+        pytest.skip(reason)

@@ -25,6 +25,7 @@ from penstock.store.opening import open_store as open  # noqa: A004 - the name t
 from penstock.store.producer import Producer
 from penstock.store.queue import Queue
 from penstock.store.read_only import ReadOnlyStore
+from penstock.store.staging import Committed, OpenStage
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, Retained, Store, TopicInfo
 from penstock.store.transaction import Transaction
@@ -35,7 +36,7 @@ from penstock.values import SyncMode
 __version__ = "0.1.0"
 
 __all__ = [
-    "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
+    "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message", "OpenStage",
     "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings", "StoreStats",
     "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
 ]  # fmt: skip

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock import ReadOnlyStore, Store
 from penstock.clock import SystemClock
 from penstock.settings import StoreSettings
-from penstock.store import Store
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Backend:
         self.folder = folder
         self.live = live
         self.fake_clock = FakeClock()
-        self._opened: list[Store] = []
+        self._opened: list[Store | ReadOnlyStore] = []
 
     @property
     def clock(self) -> Clock:
@@ -63,7 +63,7 @@ class Backend:
         """Open what a killed process would have left at this moment."""
         raise NotImplementedError
 
-    def reader(self) -> Store:
+    def reader(self) -> ReadOnlyStore:
         """Open the store for reading only, beside its owner."""
         raise NotImplementedError
 
@@ -76,13 +76,10 @@ class Backend:
         while self._opened:
             self._opened.pop().close()
 
-    def _open(self, path: str, settings: dict[str, Any], *, read_only: bool = False) -> Store:
+    def _open(self, path: str, settings: dict[str, Any]) -> Store:
+        auto_create = settings.pop("auto_create", True)
         store = Store.open(
-            path,
-            read_only=read_only,
-            settings=replace(SETTINGS, **settings),
-            clock=self.clock,
-            background=self.live,
+            path, auto_create=auto_create, settings=replace(SETTINGS, **settings), clock=self.clock, background=self.live
         )
         self._opened.append(store)
         return store
@@ -130,8 +127,10 @@ class DirectoryBackend(Backend):
         shutil.copytree(self.path, copy)
         self.path = copy
 
-    def reader(self) -> Store:
-        return self._open(str(self.path), {}, read_only=True)
+    def reader(self) -> ReadOnlyStore:
+        reader = penstock.open(str(self.path), read_only=True)
+        self._opened.append(reader)
+        return reader
 
     def queue(self, **options: Any) -> penstock.Queue:
         return penstock.Queue(str(self.folder / "queue"), **options)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.store import Store
+    from penstock import Store
 
 
 @pytest.fixture(params=BACKENDS, ids=[backend.name for backend in BACKENDS])

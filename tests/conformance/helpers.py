@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.store import Consumer, Message, Store
+    from penstock import Consumer, Delivery, Message, ReadOnlyStore, Store
 
 PATIENCE = 30.0
 """Seconds that a test waits for something that must happen; it is never a measure of anything."""
@@ -29,9 +29,9 @@ def offsets(messages: Iterable[Message]) -> list[int]:
     return [message.offset for message in messages]
 
 
-def take(consumer: Consumer, at_most: int = 100_000) -> list[Message]:
+def take(consumer: Consumer, at_most: int = 100_000) -> list[Delivery]:
     """Everything that is ready now, handed out and not finished."""
-    messages: list[Message] = []
+    messages: list[Delivery] = []
     while len(messages) < at_most:
         message = consumer.get(timeout=0)
         if message is None:
@@ -40,9 +40,9 @@ def take(consumer: Consumer, at_most: int = 100_000) -> list[Message]:
     return messages
 
 
-def drain(consumer: Consumer, at_most: int = 100_000) -> list[Message]:
+def drain(consumer: Consumer, at_most: int = 100_000) -> list[Delivery]:
     """Everything that is ready now, each message acked as it comes."""
-    messages: list[Message] = []
+    messages: list[Delivery] = []
     while len(messages) < at_most:
         message = consumer.get(timeout=0)
         if message is None:
@@ -52,14 +52,14 @@ def drain(consumer: Consumer, at_most: int = 100_000) -> list[Message]:
     return messages
 
 
-def one(consumer: Consumer) -> Message:
+def one(consumer: Consumer) -> Delivery:
     """The next message; there must be one."""
     message = consumer.get(timeout=0)
     assert message is not None, "a message should be ready"
     return message
 
 
-def stored(store: Store, topic: str, partition: int | None = None) -> list[bytes | None]:
+def stored(store: Store | ReadOnlyStore, topic: str, partition: int | None = None) -> list[bytes | None]:
     """The values that a topic holds."""
     return values(store.read(topic, partition))
 

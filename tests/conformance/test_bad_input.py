@@ -31,7 +31,7 @@ from tests.conformance.helpers import numbered, one, state_of, stored
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.store import Consumer, Message, Producer, Store
+    from penstock import Consumer, Delivery, Message, Producer, Store
     from tests.conformance.backends import Backend
 
 NAN, INFINITY = math.nan, math.inf
@@ -42,7 +42,19 @@ BAD_NAMES = [
     "a\r\nSet-Cookie: x=1", "n" * 256, "n" * 10_000, "n" * 197, "a\u202eb", "\u00e9", "e\u0301", "\u0130", "-leading", ".lock",
     "__internal", "{{7*7}}", "<img src=x onerror=alert(1)>", "'; DROP", "*", ">", ".*", "a b", " a", "a:b", "a\\b", "lone\ud800",
 ]  # fmt: skip
-GOOD_NAMES = ["con", "TOPIC", "topic", "00000000000000000000.log", "0", "a..b", "topic.json", "LOCK", "positions", "a-_.", "n" * 192]
+GOOD_NAMES = [
+    "con",
+    "TOPIC",
+    "topic",
+    "00000000000000000000.log",
+    "0",
+    "a..b",
+    "topic.json",
+    "LOCK",
+    "positions",
+    "a-_.",
+    "n" * 192,
+]
 NO_NAMES: list[Any] = [None, 5, 1.5, b"bytes", True, ["t"], object()]
 
 
@@ -51,7 +63,7 @@ class World(NamedTuple):
 
     store: Store
     consumer: Consumer
-    message: Message
+    message: Delivery
     read: Message
     producer: Producer
 
@@ -227,7 +239,10 @@ BAD_PUBLISHES: list[dict[str, Any]] = [
 
 def ids(cases: list[dict[str, Any]]) -> list[str]:
     """A short text for each case."""
-    return [f"{number}-" + ",".join(f"{name}={ascii(value)[:24]}" for name, value in case.items()) for number, case in enumerate(cases)]
+    return [
+        f"{number}-" + ",".join(f"{name}={ascii(value)[:24]}" for name, value in case.items())
+        for number, case in enumerate(cases)
+    ]
 
 
 @pytest.mark.parametrize("bad", BAD_PUBLISHES, ids=ids(BAD_PUBLISHES))
@@ -245,7 +260,9 @@ def test_a_bad_message_is_refused(world: World, bad: dict[str, Any]) -> None:
         refused(world, transact, UsageError, TopicNotFound)
 
 
-@pytest.mark.parametrize("bad", [one for one in BAD_PUBLISHES if not {"partition", "sync"} & set(one)], ids=lambda one: ids([one])[0])
+@pytest.mark.parametrize(
+    "bad", [one for one in BAD_PUBLISHES if not {"partition", "sync"} & set(one)], ids=lambda one: ids([one])[0]
+)
 def test_a_bad_message_among_many_is_refused_with_all_of_them(world: World, bad: dict[str, Any]) -> None:
     """One wrong row, three right ones."""
     columns = {"key": "keys", "headers": "headers", "timestamp": "timestamps", "dedup_key": "dedup_keys"}
@@ -285,7 +302,6 @@ BAD_TOPICS: list[dict[str, Any]] = [
     {"partitions": None},
     {"sync": "sometimes"},
     {"sync": 5},
-    {"sync": None},
     {"segment_bytes": -1},
     {"segment_bytes": 0},
     {"segment_bytes": "1"},
@@ -303,7 +319,6 @@ BAD_TOPICS: list[dict[str, Any]] = [
     {"dedup_window": "2m"},
     {"dedup_window": 1e12},
     {"retain": "never"},
-    {"retain": None},
     {"retain": 5},
     {"retention_age": -1},
     {"retention_age": NAN},
@@ -349,7 +364,6 @@ BAD_SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"lease": 1e12},
     {"lease": "30"},
     {"lease": True},
-    {"lease": None},
     {"max_deliveries": -1},
     {"max_deliveries": 1.5},
     {"max_deliveries": NAN},
@@ -358,7 +372,6 @@ BAD_SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"max_deliveries": True},
     {"ordered": "yes"},
     {"ordered": 1},
-    {"ordered": None},
     {"start": "nowhere"},
     {"start": -1},
     {"start": 1.5},
@@ -370,7 +383,6 @@ BAD_SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"start": datetime(2024, 1, 1)},
     {"start": b"earliest"},
     {"reset": "sometimes"},
-    {"reset": None},
     {"reset": 5},
     {"backoff": -1},
     {"backoff": NAN},
@@ -403,7 +415,7 @@ def test_a_bad_subscription_leaves_a_group_as_it_is(world: World, bad: dict[str,
 
 PLACES: list[Any] = [
     -1, -HUGE, HUGE, 1 << 63, 1 << 64, 1.0, NAN, INFINITY, "1e9", "", "Earliest", b"earliest", None, True, [0], datetime(2024, 1, 1),
-    {}, {0: -1}, {0: 6}, {0: "x"}, {0: NAN}, {"0": 1}, {2: 0}, {-1: 0}, {0: HUGE}, {True: 0},
+    {0: -1}, {0: 6}, {0: "x"}, {0: NAN}, {"0": 1}, {2: 0}, {-1: 0}, {0: HUGE}, {True: 0},
 ]  # fmt: skip
 
 
@@ -549,14 +561,20 @@ def test_a_producer_with_bad_arguments_is_not_made(world: World, bad: dict[str, 
     refused(world, lambda: world.store.producer("new", **bad))
 
 
-@pytest.mark.parametrize("bad", [one for one in BAD_PUBLISHES if not {"sync", "dedup_key"} & set(one)], ids=lambda one: ids([one])[0])
+@pytest.mark.parametrize(
+    "bad", [one for one in BAD_PUBLISHES if not {"sync", "dedup_key"} & set(one)], ids=lambda one: ids([one])[0]
+)
 def test_a_producer_takes_no_bad_message(world: World, bad: dict[str, Any]) -> None:
     """The call says so, since the message can never be stored."""
     refused(world, lambda: world.producer.send(**({"value": b"x"} | bad)), UsageError, TopicNotFound)
     world.producer.flush(0)
 
 
-@pytest.mark.parametrize("bad", [{"filter": 5}, {"filter": "x"}, {"offsets": 5}, {"offsets": ["0"]}, {"offsets": [NAN]}, {"offsets": [1.0]}], ids=ascii)
+@pytest.mark.parametrize(
+    "bad",
+    [{"filter": 5}, {"filter": "x"}, {"offsets": 5}, {"offsets": ["0"]}, {"offsets": [NAN]}, {"offsets": [1.0]}],
+    ids=ascii,
+)
 def test_dead_letters_are_not_chosen_by_nonsense(world: World, bad: dict[str, Any]) -> None:
     """Neither replayed nor discarded."""
     letters = world.store.dead_letters("t")
@@ -673,7 +691,13 @@ def test_a_store_that_is_not_there_is_not_found(lasting: Backend) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"sync_interval_ms": -1}, {"sync_interval_ms": NAN}, {"journal_file_bytes": "big"}, {"free_bytes_floor": -1}, {"frame_bytes": 1 << 50}],
+    [
+        {"sync_interval_ms": -1},
+        {"sync_interval_ms": NAN},
+        {"journal_file_bytes": "big"},
+        {"free_bytes_floor": -1},
+        {"frame_bytes": 1 << 50},
+    ],
     ids=ascii,
 )
 def test_a_store_with_bad_settings_is_not_made(lasting: Backend, bad: dict[str, Any]) -> None:

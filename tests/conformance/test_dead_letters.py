@@ -11,10 +11,19 @@ from penstock.errors import ReservedName, UsageError
 from tests.conformance.helpers import drain, numbered, offsets, one, position, state_of, stored, take, values
 
 if TYPE_CHECKING:
-    from penstock.store import Consumer, Message, Store
+    from penstock import Consumer, Message, Store
     from tests.conformance.backends import Backend
 
-HEADERS = ("source-topic", "source-partition", "source-offset", "group", "deliveries", "reason", "first-failure", "last-failure")
+HEADERS = (
+    "source-topic",
+    "source-partition",
+    "source-offset",
+    "group",
+    "deliveries",
+    "reason",
+    "first-failure",
+    "last-failure",
+)
 
 
 def fail(consumer: Consumer, times: int, reason: str | None = None) -> None:
@@ -155,9 +164,8 @@ def test_a_reason_is_one_short_line(store: Store, reason: str, expected: str | N
 def test_an_exception_is_a_reason(store: Store) -> None:
     """A block that fails says why."""
     store.publish("t", b"x")
-    with store.subscribe("t", "g", max_deliveries=1) as consumer:
-        with pytest.raises(KeyError), one(consumer):
-            raise KeyError("the missing thing")
+    with store.subscribe("t", "g", max_deliveries=1) as consumer, pytest.raises(KeyError), one(consumer):
+        raise KeyError("the missing thing")
     (letter,) = store.dead_letters("t").list()
     assert "the missing thing" in letter.headers["x-dlq-reason"].decode()
     assert "KeyError" in letter.headers["x-dlq-reason"].decode()

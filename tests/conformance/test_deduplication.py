@@ -10,7 +10,7 @@ from penstock.errors import UsageError
 from tests.conformance.helpers import all_of, drain, numbered, stored, values
 
 if TYPE_CHECKING:
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 
@@ -152,7 +152,9 @@ def test_an_empty_key_is_refused(store: Store, key: Any) -> None:
 
 def test_threads_that_publish_one_key_store_one_message(live_store: Store) -> None:
     """Eight at once, fifty keys: one receipt of each is new, and all name one place."""
-    receipts = all_of([lambda: [live_store.publish("t", b"x", dedup_key=f"k{number}") for number in range(50)] for _ in range(8)])
+    receipts = all_of(
+        [lambda: [live_store.publish("t", b"x", dedup_key=f"k{number}") for number in range(50)] for _ in range(8)]
+    )
     for number in range(50):
         same = [thread[number] for thread in receipts]
         assert len({(receipt.partition, receipt.offset) for receipt in same}) == 1
@@ -163,7 +165,9 @@ def test_threads_that_publish_one_key_store_one_message(live_store: Store) -> No
 def test_keys_over_the_limit_are_forgotten_oldest_first(store: Store) -> None:
     """A hundred thousand are remembered; what is evicted may be stored twice, and is never lost."""
     for part in range(11):
-        store.publish_many("t", [b""] * 10_000, dedup_keys=[b"%d" % number for number in range(part * 10_000, part * 10_000 + 10_000)])
+        store.publish_many(
+            "t", [b""] * 10_000, dedup_keys=[b"%d" % number for number in range(part * 10_000, part * 10_000 + 10_000)]
+        )
     assert store.publish("t", b"", dedup_key=b"109999").duplicate
     assert store.publish("t", b"", dedup_key=b"10001").duplicate
     assert not store.publish("t", b"", dedup_key=b"0").duplicate

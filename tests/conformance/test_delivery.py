@@ -14,7 +14,7 @@ from tests.conformance.helpers import PATIENCE, Running, drain, numbered, offset
 if TYPE_CHECKING:
     import random
 
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 LATE = 1.04
@@ -478,7 +478,13 @@ def test_the_numbers_of_a_group_add_up(backend: Backend) -> None:
         again = one(consumer)
         assert again.offset == expired.offset
         numbers = stats(store)
-        assert (numbers.delivered, numbers.acked, numbers.nacked, numbers.redelivered, numbers.expired_leases) == (6, 2, 1, 2, 1)
+        assert (numbers.delivered, numbers.acked, numbers.nacked, numbers.redelivered, numbers.expired_leases) == (
+            6,
+            2,
+            1,
+            2,
+            1,
+        )
         assert (numbers.in_flight, numbers.lag, numbers.members) == (2, 2, 1)
 
 
@@ -913,5 +919,7 @@ def test_publishers_and_members_at_once_lose_and_double_nothing(live_store: Stor
     for running in publishers + members:
         running.result()
     assert len(seen) == 300
-    assert sorted(seen, key=lambda value: value or b"") == sorted(b"%d %d" % (name, number) for name in range(3) for number in range(100))
+    assert sorted(seen, key=lambda value: value or b"") == sorted(
+        b"%d %d" % (name, number) for name in range(3) for number in range(100)
+    )
     assert stats(live_store).lag == 0

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock import Store
 from penstock.errors import OffsetOutOfRange, TopicExists, TopicNotFound, UsageError
-from penstock.store import Store
 from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend, skip_unless
 from tests.conformance.helpers import PATIENCE, Running, all_of, drain, numbered, offsets, one, position, stored, take, values
 from tests.volume.gated_files import GatedFileSystem

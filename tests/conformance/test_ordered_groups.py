@@ -13,7 +13,7 @@ from tests.conformance.helpers import PATIENCE, Running, drain, numbered, offset
 if TYPE_CHECKING:
     import random
 
-    from penstock.store import Message, Store
+    from penstock import Message, Store
     from tests.conformance.backends import Backend
 
 

@@ -12,7 +12,7 @@ from penstock.errors import Closed, MessageTooLarge, PenstockError, ProducerFenc
 from tests.conformance.helpers import PATIENCE, Running, all_of, numbered, stored
 
 if TYPE_CHECKING:
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 NEVER = 60.0
@@ -166,13 +166,15 @@ def test_messages_without_a_key_use_every_partition(live_store: Store) -> None:
     assert sum(count.values()) == 400
 
 
-@pytest.mark.parametrize("bad", [{"value": "text"}, {"value": bytes(2_000)}, {"value": b"x", "partition": 9}, {"value": b"x", "key": 5}])
+@pytest.mark.parametrize(
+    "bad", [{"value": "text"}, {"value": bytes(2_000)}, {"value": b"x", "partition": 9}, {"value": b"x", "key": 5}]
+)
 def test_a_bad_message_is_refused_and_harms_no_other(live_store: Store, bad: dict[str, Any]) -> None:
     """Told by the call or by its future; the ones before and after it are stored."""
     live_store.create_topic("t", max_message_bytes=1_000)
     with live_store.producer("t", linger=NEVER) as producer:
         before = producer.send(b"before")
-        with pytest.raises((UsageError, TopicNotFound)):  # noqa: PT012
+        with pytest.raises((UsageError, TopicNotFound)):
             future = producer.send(**bad)
             producer.flush(PATIENCE)
             future.result(PATIENCE)

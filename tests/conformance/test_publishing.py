@@ -14,7 +14,7 @@ from tests.conformance.helpers import all_of, numbered, state_of, stored, values
 if TYPE_CHECKING:
     import random
 
-    from penstock.store import Message, Store
+    from penstock import Message, Store
     from tests.conformance.backends import Backend
 
 WEIRD = [
@@ -368,7 +368,9 @@ def test_a_batch_may_not_have_more_bytes_than_the_limit(store: Store) -> None:
     ],
     ids=["value", "key", "header", "all"],
 )
-def test_the_limit_of_a_message_counts_value_key_and_headers(store: Store, value: bytes, key: bytes | None, headers: Any) -> None:
+def test_the_limit_of_a_message_counts_value_key_and_headers(
+    store: Store, value: bytes, key: bytes | None, headers: Any
+) -> None:
     """Exactly the limit passes, one byte more does not."""
     store.create_topic("t", max_message_bytes=100)
     assert store.publish("t", value, key=key, headers=headers).offset == 0

@@ -12,7 +12,7 @@ from penstock.errors import OffsetOutOfRange, ReadOnly, TopicNotFound
 from tests.conformance.helpers import drain, numbered, offsets, position, state_of, stored, values
 
 if TYPE_CHECKING:
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 
@@ -209,7 +209,14 @@ def test_arrow_batches_have_one_schema(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
-    [("earliest", None, range(20)), (5, 9, range(5, 9)), (3, 3, []), (20, None, []), ("latest", None, []), (6, "latest", range(6, 20))],
+    [
+        ("earliest", None, range(20)),
+        (5, 9, range(5, 9)),
+        (3, 3, []),
+        (20, None, []),
+        ("latest", None, []),
+        (6, "latest", range(6, 20)),
+    ],
 )
 def test_arrow_keeps_to_the_range(store: Store, start: Any, end: Any, expected: Any) -> None:
     """Batches are cut where the range is."""

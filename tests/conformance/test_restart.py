@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 

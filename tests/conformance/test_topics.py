@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,7 @@ from penstock.errors import ReservedName, TopicExists, TopicNotFound
 from tests.conformance.helpers import all_of, state_of, stored
 
 if TYPE_CHECKING:
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 
@@ -30,9 +29,7 @@ def test_a_topic_has_one_partition_unless_told(store: Store) -> None:
 
 def test_each_topic_has_an_id_of_its_own(store: Store) -> None:
     """Two topics never share an id, however alike they are."""
-    ids = {str(store.create_topic(f"t{number}").topic_id) for number in range(20)}
-    assert len(ids) == 20
-    assert all(uuid.UUID(one) for one in ids)
+    assert len({store.create_topic(f"t{number}").topic_id for number in range(20)}) == 20
 
 
 def test_topics_lists_all_of_them(store: Store) -> None:
@@ -57,7 +54,14 @@ def test_creating_a_topic_again_with_the_same_settings_is_a_no_op(store: Store) 
 
 @pytest.mark.parametrize(
     "other",
-    [{"partitions": 3}, {"sync": "os"}, {"segment_messages": 7}, {"max_message_bytes": 99}, {"dedup_window": 60}, {"retain": "always"}],
+    [
+        {"partitions": 3},
+        {"sync": "interval"},
+        {"segment_messages": 7},
+        {"max_message_bytes": 99},
+        {"dedup_window": 60},
+        {"retain": "always"},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_creating_a_topic_again_with_other_settings_is_an_error(store: Store, other: dict[str, Any]) -> None:

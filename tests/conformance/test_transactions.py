@@ -10,7 +10,7 @@ from penstock.errors import LeaseExpired, PenstockError, TopicNotFound, UsageErr
 from tests.conformance.helpers import PATIENCE, Running, drain, numbered, offsets, one, position, state_of, stored, take, values
 
 if TYPE_CHECKING:
-    from penstock.store import Store
+    from penstock import Store
     from tests.conformance.backends import Backend
 
 

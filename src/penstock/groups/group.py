@@ -211,6 +211,15 @@ class Group:
         self.wake_all()
 
     @property
+    def has_suspects(self) -> bool:
+        """Whether handing out may have to wait for the disk."""
+        return any(cursor.suspects for cursor in self.cursors)
+
+    def flush(self) -> None:
+        """Return when every ack and nack so far is durable."""
+        self._journal.flush()
+
+    @property
     def members(self) -> list[Member]:
         """Who is there now."""
         return list(self._members.values())

@@ -82,6 +82,38 @@ class LogReader:
         path = os.path.join(self._directory, segment_name(offset))
         raise MissingData(path, f"no segment holds offset {offset}; if retention removed it, ask for the ends again")
 
+    def offset_of_time(self, time_us: int) -> int:
+        """The first committed offset appended at or after *time_us*; the committed end if there is none. See `PartitionLog`."""
+        for _ in range(3):
+            try:
+                return self._search_time(time_us)
+            except FileNotFoundError:
+                # Retention or a rewriting took a file away: look again.
+                self._firsts = []
+                self._segments.clear()
+        raise MissingData(self._directory, "its segments go faster than they can be read; ask for the ends again")
+
+    def _search_time(self, time_us: int) -> int:
+        end = self.committed_end
+        self._list()
+        firsts = [first for first in self._firsts if first < end]
+        low, high = 0, len(firsts)
+        while low < high:
+            middle = (low + high) // 2
+            segment = self._known_segment(firsts[middle])
+            if segment is None or segment.max_time_us < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(firsts):
+            return end
+        found = self._known_segment(firsts[low])
+        batches = [] if found is None else found.read(found.find_time(time_us), end, 1, verify=False)
+        if not batches:
+            return end
+        batch = batches[0]
+        return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
+
     def _segment_of(self, offset: int) -> Segment:
         segment = self._known_segment(offset)
         if segment is None or offset >= segment.end_offset:

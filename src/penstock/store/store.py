@@ -26,11 +26,13 @@ from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.producer import Producer
+from penstock.store.staging import Staging
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
 from penstock.store.worker import STOP_SECONDS, Worker, Workers
 from penstock.topics.catalog import DEAD_LETTER_SUFFIX, Catalog
 from penstock.topics.producers import Producers
+from penstock.topics.stages import Stages
 from penstock.values import KIB, MIB, SyncMode, check_name
 from penstock.volume.tickets import Append, Other
 from penstock.volume.volume import Volume
@@ -45,9 +47,11 @@ if TYPE_CHECKING:
     from penstock.groups.group import Group
     from penstock.journal.ticket import Ticket
     from penstock.log.partition_log import PartitionLog
+    from penstock.store.staging import Committed, OpenStage
     from penstock.topics.message import Message
     from penstock.topics.receipt import Receipt, Receipts
     from penstock.topics.topic import Topic
+    from penstock.volume.tickets import AppendTicket
 
     Seconds = float | dt.timedelta
     Place = int | str | dt.datetime
@@ -135,6 +139,8 @@ class Store:
         try:
             self._catalog = Catalog(self._volume, clock, self._producers, default, auto_create=auto_create)
             self._producers.attach(self._volume)
+            stages = Stages(files, self._volume.path, self._volume.store_id, clock)
+            self._staging = Staging(stages, self._catalog, self._producers, self._volume)
             self._groups.attach(self._volume, self._logs_of, self._dead_letter, background=background)
         except BaseException:
             self._volume.close()
@@ -266,6 +272,15 @@ class Store:
             self._check_open()
         return self._catalog.to_publish(topic).publish(value, key, headers, partition, timestamp, dedup_key, sync)
 
+    def begin_publish(self, topic: str, value: object) -> tuple[int, AppendTicket] | None:
+        """
+        Ask for one message to be stored; returns its partition and the ticket to wait for.
+
+        None if its topic's commits need no waiting: then `publish` is the call.
+        """
+        self._check_open()
+        return self._catalog.to_publish(topic).begin_publish(value)
+
     def publish_many(
         self,
         topic: str,
@@ -320,6 +335,39 @@ class Store:
         """Messages to any topics and acks in any groups, all or nothing; see `Transaction`."""
         self._check_open()
         return Transaction(self._catalog, self._volume, self._check_open)
+
+    def stage(self, producer: str) -> OpenStage:
+        """
+        A stage for messages that `commit` will publish together with those of other stages: the first of two phases.
+
+        *producer* is the name under which it will be committed. See `OpenStage`.
+        """
+        self._check_open()
+        return self._staging.begin(producer)
+
+    def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+        """
+        Publish all messages of *stages* at once, under *number*: the second phase. Readers see all of them or none.
+
+        A number that was committed before gives the first answer and changes nothing, so it may be repeated until it succeeds.
+
+        Raises:
+            TransactionFenced: a higher number of *producer* was committed, and this one is not known; nothing was changed.
+            StageNotFound, BadArgument, Corrupt, StorageFull: nothing was changed.
+            OutcomeUnknown: the disk failed; reopen the store and repeat it.
+        """
+        self._check_open()
+        return self._staging.commit(producer, number, stages)
+
+    def abort(self, stages: Sequence[str]) -> int:
+        """Drop stages that will not be committed; returns how many were there."""
+        self._check_open()
+        return self._staging.abort(stages)
+
+    def committed(self, producer: str, number: int) -> Committed | None:
+        """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
+        self._check_open()
+        return self._staging.result(producer, number)
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
@@ -594,6 +642,7 @@ class Store:
                 if not self._keep_finished:
                     self._volume.checkpoint()
                 self.retain()
+                self._staging.remove_expired()
             except Closed:
                 return
             except (PenstockError, OSError) as error:

@@ -88,6 +88,11 @@ class Transaction:
         """Finish messages of a group that has no members, when the transaction commits."""
         self._bodies += group.finish_unleased(partition, offsets)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was committed or dropped."""
+        return self._ended
+
     def _check(self) -> None:
         if self._ended:
             raise UsageError("the transaction has ended; begin another one")

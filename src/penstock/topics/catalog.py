@@ -60,6 +60,10 @@ class Catalog:
         """The topic with that id."""
         return self._by_id[topic_id]
 
+    def find(self, topic_id: bytes) -> Topic | None:
+        """The topic with that id, if it is there."""
+        return self._by_id.get(topic_id)
+
     def to_publish(self, name: str) -> Topic:
         """The topic that *name* publishes to, made now if it is not there and that is allowed."""
         topic = self._topics.get(name) if isinstance(name, str) else None

@@ -25,8 +25,6 @@ from penstock.errors import BadBytes, ProducerFenced, TransactionFenced
 from penstock.volume.tickets import Other
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.clock import Clock
     from penstock.volume.volume import Volume
 
@@ -62,7 +60,6 @@ class Producers:
         self._incarnations: dict[int, tuple[int, int]] = {}
         self._transactions: dict[str, dict[int, tuple[int, Any]]] = {}
         self._volume: Volume | None = None
-        self._on_transaction: Callable[[dict[str, Any]], None] | None = None
 
     def attach(self, volume: Volume) -> None:
         """Begin to work: the volume is open."""
@@ -158,6 +155,11 @@ class Producers:
         if known and number < max(known):
             raise TransactionFenced(producer, number, max(known))
         return None
+
+    def last_commit_us(self, producer: str) -> int | None:
+        """When the last transaction of *producer* was committed."""
+        known = self._transactions.get(producer)
+        return max(time_us for time_us, _ in known.values()) if known else None
 
     def transaction_entry(self, producer: str, number: int, result: Any) -> Other:
         """The entry that records a transaction, for the frame that commits it."""

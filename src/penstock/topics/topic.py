@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.format.batch import EncodedBatch
     from penstock.log.partition_log import PartitionLog
     from penstock.topics.producers import Producers
+    from penstock.volume.tickets import AppendTicket
     from penstock.volume.topic_files import TopicRecord
     from penstock.volume.volume import Volume
 
@@ -118,6 +119,18 @@ class Topic:
         offset = self._volume.append(self.logs[number], batch, sync=mode)
         self.published += 1
         return Receipt(self.name, number, offset)
+
+    def begin_publish(self, value: object) -> tuple[int, AppendTicket] | None:
+        """See `Store.begin_publish`."""
+        if not self._always:
+            return None
+        data = publication.value_bytes(value)
+        self.check_size(0 if data is None else len(data))
+        number = 0 if self.partitions == 1 else self.next_partition()
+        batch = encode_batch([None]) if data is None else encode_single(data)
+        ticket = self._volume.submit(self.logs[number], batch)
+        self.published += 1
+        return number, ticket
 
     def _publish_once(self, dedup: bytes, batch: EncodedBatch, partition: int, mode: SyncMode | None) -> Receipt:
         found, pending = self._dedup.claim([dedup], self._clock.now_us())

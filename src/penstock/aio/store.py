@@ -1,0 +1,152 @@
+"""The store for asyncio: what may wait is awaited, what does not is the plain store's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.producer import AsyncProducer
+from penstock.aio.transaction import AsyncTransaction
+from penstock.aio.waiting import committed
+from penstock.store.opening import open_store as open_plain_store
+from penstock.topics.receipt import Receipt
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator, Generator, Sequence
+
+    from penstock.store.stats import StoreStats
+    from penstock.store.store import GroupInfo, Retained, Store, TopicInfo
+    from penstock.topics.message import Message
+    from penstock.topics.receipt import Receipts
+
+
+class AsyncStore:
+    """An open store, for the tasks of one event loop. See `penstock.Store` for what each call means and raises."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def sync(self) -> Store:
+        """The plain store below."""
+        return self._store
+
+    async def create_topic(self, name: str, **settings: Any) -> TopicInfo:
+        """See `Store.create_topic`."""
+        return await asyncio.to_thread(self._store.create_topic, name, **settings)
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics, by name."""
+        return self._store.topics()
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic."""
+        return self._store.topic(name)
+
+    async def publish(self, topic: str, value: bytes | None, **options: Any) -> Receipt:
+        """See `Store.publish`."""
+        if not options:
+            begun = self._store.begin_publish(topic, value)
+            if begun is not None:
+                # Journaled: the task sleeps until the commit, and no thread waits for it.
+                partition, ticket = begun
+                await committed(ticket)
+                assert ticket.first_offset is not None
+                return Receipt(topic, partition, ticket.first_offset)
+            return self._store.publish(topic, value)
+        return await asyncio.to_thread(self._store.publish, topic, value, **options)
+
+    async def publish_many(self, topic: str, values: Sequence[bytes | None], **options: Any) -> Receipts | list[Receipt]:
+        """See `Store.publish_many`."""
+        return await asyncio.to_thread(self._store.publish_many, topic, values, **options)
+
+    async def producer(self, topic: str, **options: Any) -> AsyncProducer:
+        """See `Store.producer`."""
+        wait = options.get("when_full", "block") == "block"
+        producer = await asyncio.to_thread(
+            self._store.producer, topic, **{**options, "when_full": "raise" if wait else options["when_full"]}
+        )
+        return AsyncProducer(producer, wait_when_full=wait)
+
+    def transaction(self) -> AsyncTransaction:
+        """See `Store.transaction`."""
+        return AsyncTransaction(self._store.transaction())
+
+    async def subscribe(self, topic: str, group: str, **options: Any) -> AsyncConsumer:
+        """See `Store.subscribe`."""
+        return AsyncConsumer(await asyncio.to_thread(self._store.subscribe, topic, group, **options))
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """All groups, or those of one topic."""
+        return self._store.groups(topic)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """See `Store.delete_group`."""
+        await asyncio.to_thread(self._store.delete_group, topic, group)
+
+    async def seek(self, topic: str, group: str, to: Any, *, partition: int | None = None) -> None:
+        """See `Store.seek`."""
+        await asyncio.to_thread(self._store.seek, topic, group, to, partition=partition)
+
+    async def read(self, topic: str, partition: int | None = None, **options: Any) -> AsyncIterator[Message]:
+        """See `Store.read`; the disk is read in a thread, some thousand messages at a time."""
+        messages = await asyncio.to_thread(self._store.read, topic, partition, **options)
+
+        def some() -> list[Message]:
+            return [message for _, message in zip(range(1_000), messages, strict=False)]
+
+        while chunk := await asyncio.to_thread(some):
+            for message in chunk:
+                yield message
+
+    async def retain(self, topic: str | None = None) -> Retained:
+        """See `Store.retain`."""
+        return await asyncio.to_thread(self._store.retain, topic)
+
+    def stats(self) -> StoreStats:
+        """Numbers of this moment."""
+        return self._store.stats()
+
+    async def flush(self) -> None:
+        """Return when every ack and nack so far is durable."""
+        await asyncio.to_thread(self._store.flush)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        await asyncio.to_thread(self._store.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Opening:
+    """A store that is being opened: await it, or use it in ``async with``."""
+
+    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        self._path = path
+        self._options = options
+        self._store: AsyncStore | None = None
+
+    async def _open(self) -> AsyncStore:
+        return AsyncStore(await asyncio.to_thread(lambda: open_plain_store(self._path, **self._options)))
+
+    def __await__(self) -> Generator[Any, None, AsyncStore]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncStore:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._store is not None
+        await self._store.close()
+
+
+def open_store(path: str | os.PathLike[str], *, create: bool = True, auto_create: bool = True, **settings: Any) -> Opening:
+    """Open a store for asyncio: ``store = await aio.open(path)``, or ``async with aio.open(path) as store``. See `penstock.open`."""
+    return Opening(path, {"create": create, "auto_create": auto_create, **settings})

@@ -1,0 +1,122 @@
+"""
+A stage: batches that wait, durable, for the transaction that will publish them.
+
+```
+file `staging/ID.stage`
+ byte  size  field
+    0     8  magic            "PNSTKSTG"
+    8     4  version          1
+   12     4  producer bytes
+   16    16  store id
+   32     8  created_us
+   40        the producer's name (utf-8), padded with zeros to a multiple of 8
+             entries: topic id 16, partition u32, 0 u32, then a whole batch, not stamped yet
+  end    24  footer: "PSTF", crc u32 of all bytes before it, entries u32, 0 u32, length of the whole file u64
+```
+
+The file is written under a temporary name, synced, and renamed: a stage is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import BadBytes, UnsupportedFormat
+from penstock.format.batch_header import parse_header
+from penstock.format.checksum import crc32c
+
+if TYPE_CHECKING:
+    from penstock.files import Buffer
+
+STAGE_MAGIC = b"PNSTKSTG"
+STAGE_VERSION = 1
+PRODUCER_BYTES_MAX = 1024
+_HEADER = struct.Struct("<8sII16sq")
+_ENTRY = struct.Struct("<16sII")
+_FOOTER = struct.Struct("<4sIIIQ")
+_FOOTER_MAGIC = b"PSTF"
+assert _HEADER.size == 40
+assert _FOOTER.size == 24
+
+
+class StageEntry(NamedTuple):
+    """A batch of a stage and where it goes."""
+
+    topic_id: bytes
+    partition: int
+    batch: memoryview
+
+
+class Stage(NamedTuple):
+    """The contents of a stage file."""
+
+    store_id: bytes
+    producer: str
+    created_us: int
+    entries: list[StageEntry]
+
+
+def encode_stage_header(store_id: bytes, producer: str, created_us: int) -> bytes:
+    """The beginning of a stage file."""
+    name = producer.encode()
+    return _HEADER.pack(STAGE_MAGIC, STAGE_VERSION, len(name), store_id, created_us) + name + bytes(-len(name) & 7)
+
+
+def encode_stage_entry(topic_id: bytes, partition: int) -> bytes:
+    """What stands before a batch."""
+    return _ENTRY.pack(topic_id, partition, 0)
+
+
+def encode_stage_footer(crc: int, entries: int, length: int) -> bytes:
+    """The end of a stage file of *length* bytes with it."""
+    return _FOOTER.pack(_FOOTER_MAGIC, crc, entries, 0, length)
+
+
+STAGE_FOOTER_BYTES = _FOOTER.size
+
+
+def decode_stage_header(data: Buffer) -> tuple[bytes, str, int, int]:
+    """(store id, producer, created_us, where the entries begin). Raises `BadBytes` or `UnsupportedFormat`."""
+    if len(data) < _HEADER.size:
+        raise BadBytes("stage", "is cut off")
+    magic, version, length, store_id, created_us = _HEADER.unpack_from(data)
+    if magic != STAGE_MAGIC:
+        raise BadBytes("stage", "this is not a stage")
+    if version != STAGE_VERSION:
+        raise UnsupportedFormat("the stage", f"version {version}")
+    if length > PRODUCER_BYTES_MAX or len(data) < _HEADER.size + length:
+        raise BadBytes("stage", f"has a producer's name of the impossible length {length}")
+    try:
+        producer = bytes(data[_HEADER.size : _HEADER.size + length]).decode()
+    except UnicodeDecodeError as error:
+        raise BadBytes("stage", str(error)) from None
+    return store_id, producer, created_us, _HEADER.size + length + (-length & 7)
+
+
+def decode_stage(data: Buffer) -> Stage:
+    """Read and check a whole stage file; the batches are checked by who takes them. Raises `BadBytes` or `UnsupportedFormat`."""
+    view = memoryview(data)
+    store_id, producer, created_us, at = decode_stage_header(view)
+    end = len(view) - _FOOTER.size
+    if end < at:
+        raise BadBytes("stage", "is cut off")
+    magic, crc, count, _, length = _FOOTER.unpack_from(view, end)
+    if magic != _FOOTER_MAGIC or length != len(view):
+        raise BadBytes("stage", "has no footer")
+    if crc32c(view[:end]) != crc:
+        raise BadBytes("stage", "checksum does not match")
+    entries = []
+    for _ in range(count):
+        if end - at < _ENTRY.size:
+            raise BadBytes("stage", "has fewer entries than it says")
+        topic_id, partition, _ = _ENTRY.unpack_from(view, at)
+        at += _ENTRY.size
+        size = parse_header(view[:end], at).total_bytes
+        if size > end - at:
+            raise BadBytes("stage", "a batch is cut off")
+        entries.append(StageEntry(topic_id, partition, view[at : at + size]))
+        at += size
+    if at != end:
+        raise BadBytes("stage", "has more bytes than entries")
+    return Stage(store_id, producer, created_us, entries)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.measure import Bench, Side
-    from benchmarks.queue_peers import OpenPeer
+    from benchmarks.queue_peers import OpenPeer, Peer
 
 MANY = 100
 _LONG = 3600.0
@@ -75,12 +75,38 @@ def in_groups(consumer: Any, count: int, at_once: int = MANY) -> Side:
     return turn
 
 
-def _take_side(peer: OpenPeer, count: int, *, together: bool) -> Side:
-    """Only a few are there, and finished ones are gone: a backlog slows some of them down."""
+def whole(consumer: Any, count: int, at_once: int) -> Side:
+    """Get *at_once* and acknowledge them for good, so many times; messages are counted."""
 
     def turn() -> Work:
+        start = time.perf_counter()
         for _ in range(count):
-            peer.put(peer.value)
+            consumer.ack(_get(consumer, at_once), wait=True)
+        return Work(count * at_once, time.perf_counter() - start)
+
+    return turn
+
+
+def _get(consumer: Any, count: int) -> list[Any]:
+    found: list[Any] = consumer.get_many(count, 5)
+    while len(found) < count:
+        more = consumer.get_many(count - len(found), 5)
+        if not more:
+            raise AssertionError(f"{count - len(found)} messages did not come")
+        found += more
+    return found
+
+
+def _take_side(peer: OpenPeer, count: int, *, together: bool, in_one: bool = False) -> Side:
+    """Only a few are there, and finished ones are gone: a backlog slows some of them down."""
+    values = [peer.value] * count
+
+    def turn() -> Work:
+        if in_one:
+            peer.put_many(values)
+        else:
+            for value in values:
+                peer.put(value)
         start = time.perf_counter()
         if together:
             peer.take_many(count)
@@ -93,24 +119,33 @@ def _take_side(peer: OpenPeer, count: int, *, together: bool) -> Side:
     return turn
 
 
+def _peer_sides(peers: dict[Peer, OpenPeer], count: int) -> tuple[list[Side], list[Peer]]:
+    """One after the other for each, then together for those that can."""
+    able = [peer for peer in peers if peer.take_many]
+    one = [_take_side(opened, count, together=False, in_one=bool(peer.put_many)) for peer, opened in peers.items()]
+    return one + [_take_side(peers[peer], MANY, together=True, in_one=bool(peer.put_many)) for peer in able], able
+
+
+_WEAKER = "no sync; after a SIGKILL ours would come again, theirs not"
+
+
 def _consume(bench: Bench) -> Iterator[Row]:
     sizes = bench.sizes
-    with bench.folder() as folder, opened_peers(folder, fsync=False) as peers:
-        able = [peer for peer in peers if peer.take_many]
-        with penstock.open(os.path.join(folder, "store")) as store:
-            store.create_topic("log", sync="os", **STEADY)
-            fill(store, "log", sizes.consumes * sizes.turns * (sizes.repeats + 1))
-            with (
-                store.subscribe("log", "one", lease=_LONG) as one,
-                store.subscribe("log", "many", lease=_LONG, prefetch=10 * MANY) as many,
-            ):
-                sides = [
-                    one_by_one(one, sizes.consumes),
-                    in_groups(many, sizes.consumes),
-                    *[_take_side(peer, sizes.peer_puts, together=False) for peer in peers.values()],
-                    *[_take_side(peers[peer], MANY, together=True) for peer in able],
-                ]
-                singly, together, *rest = alternate(sizes.repeats, sides, turns=sizes.turns)
+    with (
+        bench.folder() as folder,
+        opened_peers(folder, fsync=False) as peers,
+        penstock.open(os.path.join(folder, "store")) as store,
+    ):
+        store.create_topic("log", sync="os", **STEADY)
+        fill(store, "log", sizes.consumes * sizes.turns * (sizes.repeats + 1))
+        with (
+            store.subscribe("log", "one", lease=_LONG) as one,
+            store.subscribe("log", "many", lease=_LONG, prefetch=10 * MANY) as many,
+        ):
+            sides, able = _peer_sides(peers, sizes.peer_puts)
+            singly, together, *rest = alternate(
+                sizes.repeats, [one_by_one(one, sizes.consumes), in_groups(many, sizes.consumes), *sides], turns=sizes.turns
+            )
     rates = dict(zip(peers, rest, strict=False))
     batched = dict(zip(able, rest[len(peers) :], strict=True))
     for name, ours, limit, note in (
@@ -121,31 +156,53 @@ def _consume(bench: Bench) -> Iterator[Row]:
             name, [rate / 1e3 for rate in ours.each], per_second(ours.median), "", at_least(limit, "k/s"), "k/s",
             note=f"messages; {note}, one flush at the end", unsteadiness=ours.unsteadiness,
         )  # fmt: skip
-    yield best_row("get-best-peer", singly, rates, None, "one after the other, no sync")
-    yield from peer_rows("get", singly, rates, {peer.name: "one after the other, no sync" for peer in PEERS})
-    notes = {peer.name: f"{MANY} by {peer.take_many}" for peer in PEERS if peer.take_many}
-    yield from peer_rows("get-many", together, batched, notes)
+    yield best_row("get-ack-best-peer", singly, rates, None, f"one after the other, {_WEAKER}")
+    yield best_row("get-many-best-peer", together, batched, None, f"{MANY} at once, {_WEAKER}")
 
 
 def _ack_wait(bench: Bench) -> Iterator[Row]:
     sizes = bench.sizes
-    with bench.folder() as folder, penstock.open(os.path.join(folder, "store")) as store:
+    count = sizes.bare_syncs
+    with (
+        bench.folder() as folder,
+        opened_peers(folder, fsync=True) as peers,
+        penstock.open(os.path.join(folder, "store")) as store,
+    ):
         file = SyncedFile(os.path.join(folder, "raw"))
         store.create_topic("log", sync="always", **STEADY)
-        count = sizes.bare_syncs
         fill(store, "log", count * MANY * sizes.turns * (sizes.repeats + 1))
-        with (
-            store.subscribe("log", "one", lease=_LONG) as one,
-            store.subscribe("log", "many", lease=_LONG, prefetch=10 * MANY) as many,
-        ):
-            sides = [file.side(VALUE, count), _waiting(one, count, 1), _waiting(many, count, MANY)]
-            bare, single, together = alternate(sizes.repeats, sides, turns=sizes.turns)
+        consumers = [
+            store.subscribe("log", f"group-{number}", lease=_LONG, prefetch=10 * MANY if number % 2 else MANY)
+            for number in range(4)
+        ]
+        theirs, able = _peer_sides(peers, count)
+        sides = [
+            file.side(VALUE, count),
+            _waiting(consumers[0], count, 1),
+            _waiting(consumers[1], count, MANY),
+            whole(consumers[2], count, 1),
+            whole(consumers[3], count, MANY),
+            *theirs,
+        ]
+        bare, single, together, singly, many, *rest = alternate(sizes.repeats, sides, turns=sizes.turns)
+        for consumer in consumers:
+            consumer.close()
         file.close()
     for name, ours, note in (("ack-wait", single, "one message"), ("ack-wait-100", together, f"{MANY} messages at once")):
         yield Row(
             name, bare.over(ours), microseconds(1e6 / ours.median), microseconds(1e6 / bare.median),
             note=f"ack(wait=True) of {note}, sync=always; raw: pwrite+fdatasync", unsteadiness=bare.unsteadiness,
         )  # fmt: skip
+    rates = dict(zip(peers, rest, strict=False))
+    batched = dict(zip(able, rest[len(peers) :], strict=True))
+    note = "get and ack(wait=True), one after the other; peer: the same with fsync"
+    yield from peer_rows("get", singly, rates, {peer.name: note for peer in PEERS})
+    notes = {
+        peer.name: f"get_many({MANY}) and ack(wait=True); peer: {peer.take_many}, with fsync"
+        for peer in PEERS
+        if peer.take_many
+    }
+    yield from peer_rows("get-many", many, batched, notes)
 
 
 def _waiting(consumer: Any, count: int, at_once: int) -> Side:
@@ -154,9 +211,7 @@ def _waiting(consumer: Any, count: int, at_once: int) -> Side:
     def turn() -> Work:
         seconds = 0.0
         for _ in range(count):
-            found: list[Any] = []
-            while len(found) < at_once:
-                found += consumer.get_many(at_once - len(found), 5)
+            found = _get(consumer, at_once)
             start = time.perf_counter()
             consumer.ack(found, wait=True)
             seconds += time.perf_counter() - start
@@ -302,18 +357,18 @@ def _main(mode: str, path: str, *numbers: str) -> None:
 
 
 GROUPS = (
+    Group("consume", ("get-ack", "get-many-ack", "get-ack-best-peer", "get-many-best-peer"), _consume),
     Group(
-        "consume",
+        "ack-wait",
         (
-            "get-ack",
-            "get-many-ack",
-            "get-best-peer",
+            "ack-wait",
+            "ack-wait-100",
             *[f"get-{peer.name}" for peer in PEERS],
             *[f"get-many-{peer.name}" for peer in PEERS if peer.take_many],
         ),
-        _consume,
+        _ack_wait,
+        is_durable=True,
     ),
-    Group("ack-wait", ("ack-wait", "ack-wait-100"), _ack_wait, is_durable=True),
     Group("backlog", ("drain-backlog", "memory-pending"), _backlog),
     Group("memory", ("memory-published", "memory-nacked"), _memory),
 )

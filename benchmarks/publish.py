@@ -63,7 +63,7 @@ def peer_rows(prefix: str, ours: Rates, rates: dict[Peer, Rates], notes: dict[st
         name = f"{prefix}-{peer.name}"
         theirs = rates.get(peer)
         if theirs is None:
-            yield Row(name, [], "", refused="absent: " + (peer.missing or "it syncs no single put"))
+            yield Row(name, [], "", refused="absent: " + (peer.missing or "it has no fsync for a single message"))
             continue
         yield Row(
             name, ours.over(theirs), per_second(ours.median), per_second(theirs.median), note=notes[peer.name],
@@ -182,7 +182,7 @@ def _durable(bench: Bench) -> Iterator[Row]:
     ):
         for name in ("single", "threads", "producer"):
             store.create_topic(name, sync="always", **STEADY)
-        with store.producer("producer", **_OUTSTANDING_SETTINGS) as producer:
+        with store.producer("producer") as producer:
             sides: list[Side] = [
                 calls(lambda: store.publish("single", VALUE), sizes.bare_syncs),
                 _outstanding(producer, OUTSTANDING, sizes.tickets[OUTSTANDING]),
@@ -216,9 +216,6 @@ def _durable(bench: Bench) -> Iterator[Row]:
         "durable-vs-batches", outstanding, batched, None,
         f"a producer, {OUTSTANDING} outstanding; peers: {OUTSTANDING} in one transaction by hand",
     )  # fmt: skip
-
-
-_OUTSTANDING_SETTINGS: dict[str, Any] = {"linger": 0}
 
 
 def _outstanding(producer: Any, outstanding: int, count: int) -> Side:

@@ -24,6 +24,7 @@ BATCH_OVERHEAD_BYTES = 64 * KIB
 BATCH_BYTES_MAX = MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES
 """No batch is longer than this, so that no decoder ever believes a larger length."""
 
+NAME_CHARACTERS_MAX = 196
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,195}", re.ASCII)
 
 

@@ -38,12 +38,13 @@ class Backend:
         self.folder = folder
         self.live = live
         self.fake_clock = FakeClock()
+        self.live_clock: Clock = SystemClock()
         self._opened: list[Store | ReadOnlyStore] = []
 
     @property
     def clock(self) -> Clock:
         """The clock that the store runs on."""
-        return SystemClock() if self.live else self.fake_clock
+        return self.live_clock if self.live else self.fake_clock
 
     def advance(self, seconds: float) -> None:
         """Let time pass; only where time is the test's to move."""

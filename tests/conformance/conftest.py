@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.backends import BACKENDS, Backend, skip_unless
+from penstock import Store
+from tests.conformance.backends import BACKENDS, SETTINGS, Backend, DirectoryBackend, skip_unless
+from tests.volume.gated_files import GatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from penstock import Store
 
 
 @pytest.fixture(params=BACKENDS, ids=[backend.name for backend in BACKENDS])
@@ -69,3 +69,14 @@ def shared(backend: Backend) -> Backend:
     """A backend that lets others read beside the owner."""
     skip_unless(backend.has_readers, f"a {backend.name} store is its owner's alone: nobody can read beside it")
     return backend
+
+
+@pytest.fixture
+def gated(live: Backend, tmp_path: Path) -> Iterator[tuple[Store, GatedFileSystem]]:
+    """A store on a disk whose syncs can be held back, with a topic t of four partitions."""
+    skip_unless(isinstance(live, DirectoryBackend), "holds the disk back")
+    files = GatedFileSystem()
+    with Store.open(str(tmp_path / "gated"), settings=SETTINGS, files=files) as store:
+        store.create_topic("t", partitions=4)
+        yield store, files
+        files.gate.set()

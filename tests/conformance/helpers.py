@@ -124,6 +124,6 @@ class Running:
         return self._result
 
 
-def all_of(functions: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Run the functions at once, each in its thread, and return what each returned."""
-    return [running.result() for running in [Running(function) for function in functions]]
+def all_of(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+    """Call *function* with each of *arguments* at once, each in its thread, and return what each returned."""
+    return [running.result() for running in [Running(function, argument) for argument in arguments]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,7 +41,7 @@ def dead_headers(message: Message) -> dict[str, str]:
 def test_a_message_that_failed_as_often_as_allowed_is_moved(store: Store, allowed: int) -> None:
     """Not one failure sooner, not one delivery later."""
     store.publish_many("t", numbered(2))
-    with store.subscribe("t", "g", max_deliveries=allowed) as consumer:
+    with store.subscribe("t", "g", max_deliveries=allowed, prefetch=1) as consumer:
         fail(consumer, allowed - 1)
         assert len(store.dead_letters("t")) == 0
         fail(consumer, 1)
@@ -169,6 +169,30 @@ def test_an_exception_is_a_reason(store: Store) -> None:
     (letter,) = store.dead_letters("t").list()
     assert "the missing thing" in letter.headers["x-dlq-reason"].decode()
     assert "KeyError" in letter.headers["x-dlq-reason"].decode()
+
+
+@pytest.mark.parametrize("case", ["headers", "large", "old", "key"])
+def test_whatever_may_be_published_can_be_buried_and_brought_back(store: Store, case: str) -> None:
+    """At every limit: as many headers, as many bytes, as old, as long a key as a message may have."""
+    store.create_topic("t", max_message_bytes=200_000)
+    cases: dict[str, dict[str, Any]] = {
+        "headers": {"value": b"x", "headers": [(f"h{number}", b"") for number in range(1_000)]},
+        "large": {"value": bytes(200_000)},
+        "old": {"value": b"x", "timestamp": -62_135_596_800},
+        "key": {"value": b"x", "key": bytes(65_536)},
+    }
+    message = cases[case]
+    store.publish("t", **message)
+    with store.subscribe("t", "g") as consumer:
+        one(consumer).reject("r" * 10_000)
+        (letter,) = store.dead_letters("t").list()
+        assert (letter.value, letter.key) == (message["value"], message.get("key"))
+        assert letter.headers["x-dlq-reason"] == b"r" * 256
+        assert store.dead_letters("t").replay() == 1
+        again = one(consumer)
+        assert (again.value, again.key) == (message["value"], message.get("key"))
+        assert list(again.headers) == message.get("headers", [])
+        assert again.attempt == 1
 
 
 def test_each_group_buries_for_itself(store: Store) -> None:

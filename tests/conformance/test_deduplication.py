@@ -152,14 +152,35 @@ def test_an_empty_key_is_refused(store: Store, key: Any) -> None:
 
 def test_threads_that_publish_one_key_store_one_message(live_store: Store) -> None:
     """Eight at once, fifty keys: one receipt of each is new, and all name one place."""
-    receipts = all_of(
-        [lambda: [live_store.publish("t", b"x", dedup_key=f"k{number}") for number in range(50)] for _ in range(8)]
-    )
+    receipts = all_of(lambda _: [live_store.publish("t", b"x", dedup_key=f"k{number}") for number in range(50)], range(8))
     for number in range(50):
         same = [thread[number] for thread in receipts]
         assert len({(receipt.partition, receipt.offset) for receipt in same}) == 1
         assert sum(not receipt.duplicate for receipt in same) == 1
     assert len(stored(live_store, "t")) == 50
+
+
+def test_batches_that_share_keys_do_not_wait_for_each_other_for_ever(live_store: Store) -> None:
+    """Six threads, the same keys in six orders: no deadlock, each key once, and every receipt names the same place."""
+    live_store.create_topic("t", partitions=2)
+    keys = [f"k{number}" for number in range(30)]
+
+    def publish(turn: int) -> dict[str, tuple[int, int]]:
+        order = keys[turn * 5 :] + keys[: turn * 5]
+        if turn % 2:
+            order.reverse()
+        found: dict[str, tuple[int, int]] = {}
+        for at in range(0, 30, 6):
+            part = order[at : at + 6]
+            receipts = live_store.publish_many("t", [key.encode() for key in part], dedup_keys=part)
+            found |= {key: (receipt.partition, receipt.offset) for key, receipt in zip(part, receipts, strict=True)}
+        return found
+
+    results = all_of(publish, range(6))
+    assert all(result == results[0] for result in results)
+    assert {(m.partition, m.offset): (m.value or b"").decode() for m in live_store.read("t")} == {
+        place: key for key, place in results[0].items()
+    }
 
 
 def test_keys_over_the_limit_are_forgotten_oldest_first(store: Store) -> None:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,10 +21,11 @@ from penstock import Store
 from penstock.errors import OffsetOutOfRange, TopicExists, TopicNotFound, UsageError
 from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend, skip_unless
 from tests.conformance.helpers import PATIENCE, Running, all_of, drain, numbered, offsets, one, position, stored, take, values
-from tests.volume.gated_files import GatedFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.volume.gated_files import GatedFileSystem
 
 
 @pytest.fixture
@@ -94,7 +94,8 @@ import json, os, sys, threading
 import penstock
 
 folder, sync = sys.argv[1:]
-store = penstock.open(os.path.join(folder, "store"), free_bytes_floor=0, reserve_bytes=0, journal_file_bytes=1 << 20, frame_bytes=1 << 18, reference_bytes=1 << 16)
+store = penstock.open(os.path.join(folder, "store"), free_bytes_floor=0, reserve_bytes=0, journal_file_bytes=1 << 20, frame_bytes=1 << 18,
+                      reference_bytes=1 << 16)
 store.create_topic("t", sync=sync, dedup_window=3600, segment_messages=500)
 
 def consume():
@@ -155,17 +156,6 @@ def _lines(path: Path) -> list[bytes]:
     if not path.exists():
         return []
     return path.read_bytes().split(b"\n")[:-1]
-
-
-@pytest.fixture
-def gated(live: Backend, tmp_path: Path) -> Iterator[tuple[Store, GatedFileSystem]]:
-    """A store on a disk whose syncs can be held back."""
-    skip_unless(isinstance(live, DirectoryBackend), "holds the disk back")
-    files = GatedFileSystem()
-    with Store.open(str(tmp_path / "gated"), settings=SETTINGS, files=files) as store:
-        store.create_topic("t", partitions=4)
-        yield store, files
-        files.gate.set()
 
 
 def test_6_a_message_is_invisible_and_unanswered_until_the_sync(gated: tuple[Store, GatedFileSystem]) -> None:
@@ -409,7 +399,7 @@ def test_13_rotation_beside_concurrent_publishers(live: Backend) -> None:
     def publish(name: int) -> list[int]:
         return [store.publish("t", b"%d %d" % (name, number)).offset for number in range(25)]
 
-    places = [offset for thread in all_of([lambda name=name: publish(name) for name in range(8)]) for offset in thread]
+    places = [offset for thread in all_of(publish, range(8)) for offset in thread]
     assert sorted(places) == list(range(200))
     if live.keeps_data:
         store = live.reopen()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import GroupNotFound, LeaseExpired, NotFound, OffsetOutOfRange, UsageError
+from penstock.errors import Closed, GroupNotFound, LeaseExpired, NotFound, OffsetOutOfRange, UsageError
 from tests.conformance.helpers import drain, numbered, offsets, one, position, state_of, stored, take, values
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def test_a_group_belongs_to_its_topic(store: Store) -> None:
 
 def test_names_that_look_alike_when_joined_are_two_groups(store: Store) -> None:
     """Topic and group are two parts of a key, not one text."""
-    for topic, group in (("a.b", "c"), ("a", "b.c"), ("a-b", "c"), ("a", "b-c")):
+    for topic in ("a.b", "a", "a-b"):
         store.publish(topic, b"x")
+    for topic, group in (("a.b", "c"), ("a", "b.c"), ("a-b", "c"), ("a", "b-c")):
         with store.subscribe(topic, group) as consumer:
             assert len(drain(consumer)) == 1
     assert sorted((info.topic, info.name) for info in store.groups()) == [
@@ -137,6 +138,19 @@ def test_messages_of_a_deleted_group_cannot_be_finished(store: Store) -> None:
                 message.ack()
             assert position(store, "t", "g") == 0
             assert len(drain(again)) == 2
+
+
+def test_members_of_a_deleted_group_are_closed(store: Store) -> None:
+    """They are told at their next call, and do not wait for a group that is gone."""
+    store.publish_many("t", numbered(2))
+    consumer = store.subscribe("t", "g")
+    one(consumer)
+    store.delete_group("t", "g")
+    for _ in range(2):
+        with pytest.raises((Closed, GroupNotFound)):
+            consumer.get(timeout=0)
+    consumer.close()
+    assert store.groups() == []
 
 
 # -- where a group begins -------------------------------------------------------------------------------------------
@@ -442,6 +456,31 @@ def test_retention_takes_what_is_old_from_a_topic_that_always_drops(backend: Bac
     with pytest.raises(OffsetOutOfRange) as caught:
         list(store.read("t", 0, start=0))
     assert (caught.value.offset, caught.value.first) == (0, first)
+
+
+def test_retention_by_bytes_keeps_the_newest(backend: Backend) -> None:
+    """The oldest segments go until the rest is small enough."""
+    store = backend.open()
+    store.create_topic("t", segment_messages=10, retention_bytes=20_000, retain="always")
+    for number in range(100):
+        store.publish("t", b"%03d" % number + bytes(997))
+    assert store.retain("t").segments > 0
+    kept = offsets(store.read("t"))
+    assert kept == list(range(kept[0], 100))
+    assert 1 <= len(kept) <= 30
+    assert store.retain("t") == (0, 0)
+
+
+def test_a_beginning_below_the_floor_does_not_shut_out_a_group_that_is_far_above(backend: Backend) -> None:
+    """A program that says `start=0` each time it subscribes goes on working when offset 0 is gone."""
+    store = filled(backend, retain="always")
+    with store.subscribe("t", "g", start=0) as consumer:
+        drain(consumer)
+    backend.advance(2 * 86_400)
+    store.publish("t", b"new")
+    store.retain("t")
+    with store.subscribe("t", "g", start=0) as consumer:
+        assert values(drain(consumer)) == [b"new"]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])

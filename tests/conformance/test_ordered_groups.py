@@ -12,6 +12,7 @@ from tests.conformance.helpers import PATIENCE, Running, drain, numbered, offset
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
     from penstock import Message, Store
     from tests.conformance.backends import Backend
@@ -24,7 +25,7 @@ def fill(store: Store, partitions: int, count: int) -> None:
         store.publish_many("t", numbered(count), partition=partition)
 
 
-def by_partition(messages: list[Message]) -> dict[int, list[int]]:
+def by_partition(messages: Sequence[Message]) -> dict[int, list[int]]:
     """Offsets in the order of their delivery."""
     found: dict[int, list[int]] = defaultdict(list)
     for message in messages:

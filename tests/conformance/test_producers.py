@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,27 @@ def test_flush_returns_when_all_is_stored(live_store: Store) -> None:
         assert stored(live_store, "t") == numbered(20)
 
 
+def test_flush_waits_for_what_was_sent_before_it_and_no_longer(live_store: Store) -> None:
+    """Another thread that never stops sending does not keep it for ever."""
+    with live_store.producer("t", linger=0.001, max_pending=1_000) as producer:
+        stop, begun = threading.Event(), threading.Event()
+
+        def send() -> None:
+            while not stop.is_set():
+                producer.send(b"noise")
+                begun.set()
+
+        sending = Running(send)
+        try:
+            assert begun.wait(PATIENCE)
+            mine = [producer.send(b"mine") for _ in range(5)]
+            producer.flush(PATIENCE)
+            assert all(future.done() for future in mine)
+        finally:
+            stop.set()
+            sending.result()
+
+
 def test_flush_without_messages_returns(live_store: Store) -> None:
     """At once, and as often as it is called."""
     with live_store.producer("t") as producer:
@@ -59,6 +81,18 @@ def test_close_flushes(live_store: Store) -> None:
     producer.close()
     assert all(future.done() and future.exception() is None for future in futures)
     assert stored(live_store, "t") == numbered(20)
+
+
+def test_closing_does_not_wait_for_the_linger(live_store: Store) -> None:
+    """Neither with messages that linger nor behind some that were flushed; and the store closes with it."""
+    for flush in (False, True):
+        producer = live_store.producer("t", linger=60)
+        producer.send(b"x")
+        if flush:
+            producer.flush(PATIENCE)
+        Running(producer.close).result()
+    live_store.producer("t", linger=60).send(b"x").result(PATIENCE)
+    Running(live_store.close).result()
 
 
 def test_leaving_the_block_flushes_even_after_an_error(live_store: Store) -> None:
@@ -228,7 +262,7 @@ def test_threads_may_share_a_producer(live_store: Store) -> None:
         def send(name: int) -> list[Any]:
             return [producer.send(b"%d %d" % (name, number)) for number in range(100)]
 
-        futures = [future for thread in all_of([lambda name=name: send(name) for name in range(6)]) for future in thread]
+        futures = [future for thread in all_of(send, range(6)) for future in thread]
         producer.flush(PATIENCE)
     assert sorted(future.result(PATIENCE).offset for future in futures) == list(range(600))
     seen: dict[bytes, list[int]] = {}
@@ -239,7 +273,7 @@ def test_threads_may_share_a_producer(live_store: Store) -> None:
 
 
 def test_sending_beside_closing_never_hangs(live_store: Store) -> None:
-    """Each message is stored, or refused with a typed error; no future stays open."""
+    """Each message is stored, or refused with a typed error; when close is back no future is open, and nobody has to ask."""
     for _ in range(10):
         producer = live_store.producer("t", linger=0.001)
         futures: list[Any] = []
@@ -255,8 +289,9 @@ def test_sending_beside_closing_never_hangs(live_store: Store) -> None:
 
         sending = Running(send)
         assert begun.wait(PATIENCE)
-        producer.close()
+        Running(producer.close).result()
         sending.result()
+        assert all(future.done() for future in futures), "a future was left behind"
         for future in futures:
             assert future.exception(PATIENCE) is None or isinstance(future.exception(PATIENCE), PenstockError)
 
@@ -288,10 +323,8 @@ def test_a_newer_producer_of_the_same_name_fences_the_older(live_store: Store) -
     assert new.send(b"new again").result(PATIENCE).offset == 2
     assert stored(live_store, "t") == [b"old", b"new", b"new again"]
     new.close()
-    try:
+    with contextlib.suppress(ProducerFenced):
         old.close()
-    except ProducerFenced:
-        pass
 
 
 def test_other_names_and_no_names_fence_nobody(live_store: Store) -> None:
@@ -305,12 +338,13 @@ def test_other_names_and_no_names_fence_nobody(live_store: Store) -> None:
         producer.close()
 
 
-def test_a_name_is_a_name_in_its_topic(live_store: Store) -> None:
-    """The same name on two topics is two producers."""
-    with live_store.producer("a", name="p") as one, live_store.producer("b", name="p") as two:
-        assert one.send(b"x").result(PATIENCE).offset == 0
-        assert two.send(b"x").result(PATIENCE).offset == 0
-        assert one.send(b"x").result(PATIENCE).offset == 1
+def test_a_name_is_a_name_in_the_whole_store(live_store: Store) -> None:
+    """Whoever opens it again, on whatever topic, has taken over from the one before."""
+    with live_store.producer("a", name="p") as old, live_store.producer("b", name="p") as new:
+        with pytest.raises(ProducerFenced):
+            old.send(b"x").result(PATIENCE)
+        assert new.send(b"x").result(PATIENCE).offset == 0
+    assert stored(live_store, "a") == []
 
 
 def test_a_producer_of_the_same_name_after_closing_goes_on(live_store: Store) -> None:

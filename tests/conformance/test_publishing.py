@@ -127,7 +127,7 @@ def test_anything_like_bytes_is_taken(store: Store, kind: Any) -> None:
 
 def test_a_message_does_not_change_with_the_buffer_it_came_from(store: Store) -> None:
     """The publisher may use the buffer again as soon as the call is back."""
-    buffer = bytearray(b"before")
+    buffer: Any = bytearray(b"before")
     store.publish("t", buffer)
     buffer[:] = b"after!"
     assert stored(store, "t") == [b"before"]
@@ -193,6 +193,25 @@ def test_a_message_may_bring_its_time(store: Store, given: Any, expected_us: int
     message = only(store)
     assert message.timestamp_us == expected_us
     assert message.timestamp == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=expected_us)
+
+
+@pytest.mark.parametrize(
+    "seconds", [-1, -0.5, -62_135_596_800, -62_135_596_801, 253_402_300_799, 253_402_300_800, 4e11, -4e11, 4.6e12, 1e15]
+)
+def test_a_time_that_is_taken_can_be_read(store: Store, seconds: float) -> None:
+    """Before 1970, or as far away as a datetime can be; what lies further is refused and not found out by the reader."""
+    try:
+        store.publish("t", b"x", timestamp=seconds)
+    except UsageError:
+        assert store.topics() == [] or stored(store, "t") == []
+        assert not -62_135_596_800 <= seconds <= 253_402_300_799
+        return
+    with store.subscribe("t", "g") as consumer:
+        delivered = consumer.get(timeout=0)
+    assert delivered is not None
+    for message in (only(store), delivered):
+        assert message.timestamp_us == round(seconds * 1_000_000)
+        assert message.timestamp == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
 # -- where it goes --------------------------------------------------------------------------------------------------
@@ -398,7 +417,7 @@ def test_a_topic_may_take_larger_messages(store: Store) -> None:
 
 def test_a_message_may_have_a_thousand_headers(store: Store) -> None:
     """The thousand-and-first is refused."""
-    headers = [("h%d" % number, b"") for number in range(1_001)]
+    headers = [(f"h{number}", b"") for number in range(1_001)]
     store.publish("t", b"x", headers=headers[:1_000])
     with pytest.raises(UsageError):
         store.publish("t", b"x", headers=headers)
@@ -447,7 +466,7 @@ def test_threads_get_dense_offsets_and_keep_their_own_order(live_store: Store) -
             places += [(one.partition, one.offset) for one in (receipt, *many)]
         return places
 
-    places = [place for thread in all_of([lambda name=name: publish(name) for name in range(8)]) for place in thread]
+    places = [place for thread in all_of(publish, range(8)) for place in thread]
     assert sorted(places) == [(partition, offset) for partition in range(2) for offset in range(240)]
     seen: dict[bytes, list[int]] = defaultdict(list)
     for value in stored(live_store, "t"):

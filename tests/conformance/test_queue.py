@@ -124,7 +124,7 @@ def test_putters_at_once_do_not_fill_a_bounded_queue_over(live: Backend) -> None
     with live.queue(maxsize=5) as jobs:
         barrier = threading.Barrier(20)
 
-        def put() -> bool:
+        def put(_: int) -> bool:
             barrier.wait(PATIENCE)
             try:
                 jobs.put_nowait(b"x")
@@ -132,7 +132,7 @@ def test_putters_at_once_do_not_fill_a_bounded_queue_over(live: Backend) -> None
                 return False
             return True
 
-        assert sum(all_of([put] * 20)) == 5
+        assert sum(all_of(put, range(20))) == 5
         assert jobs.qsize() == 5
 
 

@@ -278,6 +278,24 @@ def test_a_message_that_kills_its_process_is_found_and_buried(lasting: Backend) 
     assert (letter.value, letter.headers["x-dlq-source-offset"], letter.headers["x-dlq-deliveries"]) == (b"poison", b"5", b"3")
 
 
+def test_an_ordered_group_goes_on_in_order(lasting: Backend, again: Callable[[], Store]) -> None:
+    """What was in flight comes first, then the rest, partition by partition."""
+    store = lasting.open()
+    store.create_topic("t", partitions=2)
+    for partition in range(2):
+        store.publish_many("t", numbered(10), partition=partition)
+    consumer = store.subscribe("t", "g", ordered=True)
+    finished = [message for message in take(consumer, 15) if message.partition == 0][:3]
+    assert offsets(finished) == [0, 1, 2]
+    consumer.ack(finished, wait=True)
+    store = again()
+    lasting.advance(60)
+    with store.subscribe("t", "g") as consumer:
+        got = drain(consumer)
+    assert [message.offset for message in got if message.partition == 0] == list(range(3, 10))
+    assert [message.offset for message in got if message.partition == 1] == list(range(10))
+
+
 def test_the_count_of_attempts_survives(lasting: Backend, again: Callable[[], Store]) -> None:
     """So a poison message is buried however often somebody restarts."""
     store = lasting.open()

@@ -207,5 +207,5 @@ def test_threads_that_make_one_topic_get_one_topic(live_store: Store) -> None:
         live_store.publish("t", b"%d" % number)
         return info.topic_id
 
-    assert len(set(all_of([lambda number=number: make(number) for number in range(8)]))) == 1
+    assert len(set(all_of(make, range(8)))) == 1
     assert sorted(stored(live_store, "t"), key=lambda value: value or b"") == [b"%d" % number for number in range(8)]

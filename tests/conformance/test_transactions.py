@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +12,9 @@ from penstock.errors import LeaseExpired, PenstockError, TopicNotFound, UsageErr
 from tests.conformance.helpers import PATIENCE, Running, drain, numbered, offsets, one, position, state_of, stored, take, values
 
 if TYPE_CHECKING:
-    from penstock import Store
+    from penstock import Delivery, Store
     from tests.conformance.backends import Backend
+    from tests.volume.gated_files import GatedFileSystem
 
 
 def test_nothing_is_visible_before_the_end(store: Store) -> None:
@@ -146,7 +149,7 @@ def test_a_bad_publish_drops_everything(store: Store, bad: str) -> None:
             case "partition":
                 t.publish("t", b"x", partition=1)
             case "type":
-                t.publish("t", "text")  # type: ignore[arg-type]
+                t.publish("t", "text")
             case _:
                 t.publish("../t", b"x")
     assert state_of(store) == before
@@ -232,3 +235,109 @@ def test_a_transaction_wakes_those_who_wait(live_store: Store) -> None:
         with live_store.transaction() as t:
             t.publish("t", b"x")
         assert waiting.result().value == b"x"
+
+
+def test_a_message_that_is_given_back_inside_drops_the_transaction(store: Store) -> None:
+    """It was nacked after the ack was noted: its result must not be stored, since it comes again."""
+    store.publish("in", b"x")
+    store.create_topic("out")
+    with store.subscribe("in", "g") as consumer:
+        message = one(consumer)
+        with pytest.raises(LeaseExpired), store.transaction() as t:
+            t.publish("out", b"x")
+            t.ack(message)
+            message.nack(delay=0)
+        assert stored(store, "out") == []
+        assert one(consumer).attempt == 2
+
+
+def test_a_message_is_acked_by_one_transaction(store: Store) -> None:
+    """The second one that tries is dropped, with what it published."""
+    store.publish("in", b"x")
+    with store.subscribe("in", "g") as consumer:
+        message = one(consumer)
+        with store.transaction() as t:
+            t.publish("out", b"first")
+            t.ack(message)
+        with pytest.raises(LeaseExpired), store.transaction() as t:
+            t.publish("out", b"second")
+            t.ack(message)
+    assert stored(store, "out") == [b"first"]
+    assert store.stats().topics["in"].groups["g"].acked == 1
+
+
+def held_at_the_gate(store: Store, files: GatedFileSystem, message: Delivery) -> Running:
+    """A transaction that acks *message* and waits for the disk."""
+    files.gate.clear()
+    files.at_gate.clear()
+
+    def transact() -> None:
+        with store.transaction() as t:
+            t.publish("t", b"first", partition=0)
+            t.ack(message)
+
+    running = Running(transact)
+    assert files.at_gate.wait(PATIENCE)
+    return running
+
+
+def test_two_transactions_at_once_do_not_both_ack_a_message(gated: tuple[Store, GatedFileSystem]) -> None:
+    """While the first waits for the disk the second is refused, or waits and is refused then: one result is stored."""
+    store, files = gated
+    store.publish("in", b"x")
+    with store.subscribe("in", "g") as consumer:
+        message = consumer.get(timeout=PATIENCE)
+        assert message is not None
+        store.flush()
+        first = held_at_the_gate(store, files, message)
+
+        def transact() -> None:
+            with store.transaction() as t:
+                t.publish("t", b"second", partition=1)
+                t.ack(message)
+
+        second = Running(transact)
+        time.sleep(0.2)
+        files.gate.set()
+        first.result()
+        with pytest.raises(LeaseExpired):
+            second.result()
+        assert stored(store, "t") == [b"first"]
+
+
+@pytest.mark.parametrize("meanwhile", ["close", "nack"])
+def test_a_message_of_a_transaction_that_waits_for_the_disk_goes_to_nobody_else(
+    gated: tuple[Store, GatedFileSystem], meanwhile: str
+) -> None:
+    """Its consumer is closed, or the handler nacks it: another member may not get it, finish it, and store a second result."""
+    store, files = gated
+    store.publish("in", b"x")
+    consumer = store.subscribe("in", "g")
+    message = consumer.get(timeout=PATIENCE)
+    assert message is not None
+    store.flush()
+    other = store.subscribe("in", "g")
+    first = held_at_the_gate(store, files, message)
+
+    def disturb() -> None:
+        with contextlib.suppress(LeaseExpired):
+            if meanwhile == "close":
+                consumer.close()
+            else:
+                message.nack(delay=0)
+
+    disturbing = Running(disturb)
+    time.sleep(0.2)
+    taken = other.get(timeout=0)
+    files.gate.set()
+    first.result()
+    disturbing.result()
+    if taken is not None:
+        with pytest.raises(LeaseExpired), store.transaction() as t:
+            t.publish("t", b"second", partition=1)
+            t.ack(taken)
+    assert stored(store, "t") == [b"first"]
+    assert other.get(timeout=0.1) is None
+    assert position(store, "in", "g") == 1
+    other.close()
+    consumer.close()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +43,10 @@ class Seen:
         """Until there are *count*."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.values) >= count, PATIENCE), self.values
+
+
+def _note(seen: Seen, message: Any) -> None:
+    seen.add(message.value)
 
 
 @contextmanager
@@ -158,6 +163,7 @@ def test_a_list_that_fails_fails_as_a_whole(live_store: Store) -> None:
             raise RuntimeError("once")
 
     with running(live_store):
+        seen.wait_for(1)
         end = time.monotonic() + PATIENCE
         while position(live_store, "t", "g") < 4 and time.monotonic() < end:
             time.sleep(0.01)
@@ -228,9 +234,9 @@ def test_several_functions_run_side_by_side(live_store: Store) -> None:
     live_store.publish_many("t", numbered(5))
     live_store.publish_many("u", numbered(5))
     seen = {name: Seen() for name in ("t/a", "t/b", "u/a")}
-    for name in seen:
+    for name, mine in seen.items():
         topic, group = name.split("/")
-        live_store.worker(topic, group=group)(lambda message, name=name: seen[name].add(message.value))
+        live_store.worker(topic, group=group)(partial(_note, mine))
     with running(live_store):
         for one in seen.values():
             one.wait_for(5)
@@ -331,7 +337,8 @@ PROGRAM = """
 import sys
 import penstock
 
-store = penstock.open(sys.argv[1], free_bytes_floor=0, reserve_bytes=0, journal_file_bytes=1 << 20, frame_bytes=1 << 18, reference_bytes=1 << 16)
+store = penstock.open(sys.argv[1], free_bytes_floor=0, reserve_bytes=0, journal_file_bytes=1 << 20, frame_bytes=1 << 18,
+                      reference_bytes=1 << 16)
 store.create_topic("t")
 
 @store.worker("t", group="g")

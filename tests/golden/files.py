@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.testing import SimulatedFileSystem
 
 FOLDER = Path(__file__).parent
 REGENERATE_VARIABLE = "PENSTOCK_REGENERATE_GOLDEN"
@@ -21,3 +25,12 @@ def golden(name: str, encoded: bytes) -> bytes:
         assert may_write(), f"{path} is missing; {REGENERATE_VARIABLE}=1 writes it"
         path.write_bytes(encoded)
     return path.read_bytes()
+
+
+def write_files(folder: Path, files: SimulatedFileSystem) -> None:
+    """Write the store that lies in `/store` of *files*, without `LOCK` and `positions`, which name a process and a boot."""
+    for path, content in files.files().items():
+        if not path.endswith(("/LOCK", "/positions")):
+            target = folder / path.removeprefix("/store/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from array import array
 
 import pytest
+from pyroaring import BitMap64
 
+from penstock.errors import ProducerFenced
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
 from penstock.format.batch_header import (
     COMPATIBLE_APPEND_TIMES,
@@ -15,6 +19,7 @@ from penstock.format.batch_header import (
     set_compatible_flag,
 )
 from penstock.format.checkpoint import Checkpoint, LogRow
+from penstock.format.checksum import crc32c
 from penstock.format.compression import Codec
 from penstock.format.frame import (
     JournalFileHeader,
@@ -32,7 +37,20 @@ from penstock.format.frame import (
 from penstock.format.index import IndexSnapshot
 from penstock.format.merge import merge
 from penstock.format.segment import Footer, SegmentHeader
+from penstock.format.stage import (
+    STAGE_FOOTER_BYTES,
+    Stage,
+    StageEntry,
+    decode_stage,
+    encode_stage_entry,
+    encode_stage_footer,
+    encode_stage_header,
+)
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
+from penstock.groups import operations as ops
+from penstock.settings import GroupSettings
+from penstock.testing import FakeClock
+from penstock.topics.producers import Producers
 from penstock.volume.document import decode_document, encode_document
 from tests.format.strategies import Message, messages
 from tests.golden.files import golden
@@ -241,12 +259,117 @@ def test_a_journal_file() -> None:
 
 
 def test_a_checkpoint() -> None:
-    """With two logs."""
+    """With two logs and three sections."""
     rows = (LogRow(0, 2000, 100, 1000, 4096, APPEND_TIME_US), LogRow(1, 0, 0, 0, 0, 0))
-    checkpoint = Checkpoint(STORE_ID, 9, 4, 55, 12, 3, clean=True, next_log_id=2, rows=rows)
+    sections = ((1, b"state of the groups"), (2, b""), (77, b"of others"))
+    checkpoint = Checkpoint(STORE_ID, 9, 4, 55, 12, 3, clean=True, next_log_id=2, rows=rows, sections=sections)
     data = golden("checkpoint.bin", checkpoint.encode())
     assert Checkpoint.decode(data) == checkpoint
     assert checkpoint.encode() == data
+
+
+GROUP = {
+    "topic_id": TOPIC_ID.hex(), "topic": "orders", "name": "billing", "settings": GroupSettings(lease_ms=5000).to_json(), "starts": [0, 7],
+}  # fmt: skip
+FAILURE = ops.Failed(1001, APPEND_TIME_US + 60_000_000, 1_700_000_000, 1_700_000_009, 3, "ValueError: \N{SNOWMAN}")
+MEMBER = 0x0102030405060708
+
+
+def operations_in_order(data: bytes, first: int, last: int) -> list[ops.Operation]:
+    """The operations of an entry, one of each kind."""
+    found = list(ops.operations(data))
+    assert [operation.kind for operation in found] == list(range(first, last + 1))
+    return found
+
+
+def test_group_operations() -> None:
+    """One of each kind that the journal holds."""
+    offsets = [1000, 1002, 70_000, 1 << 40]
+    encoded = b"".join(
+        [
+            ops.encode_document(ops.MADE, 5, GROUP),
+            ops.encode_document(ops.CONFIGURED, 5, GroupSettings(ordered=True, reset="fail").to_json()),
+            ops.encode_document(ops.DELETED, 4, {}),
+            ops.encode_ranges(ops.LEASED, 1, 5, 2, MEMBER, 3, [(1000, 1003), (2000, 2001)]),
+            *ops.encode_finished(1, 5, 2, offsets),
+            ops.encode_failed(1, 5, 2, FAILURE),
+            ops.encode_ranges(ops.RETURNED, 1, 5, 2, MEMBER, 0, [(2000, 2001)]),
+            ops.encode_begun(1, 5, 2, MEMBER, 1001),
+            ops.encode_offset(ops.SOUGHT, 0, 5, 3, 777),
+            ops.encode_offset(ops.COMMITTED, 0, 5, 3, 778),
+            ops.encode_left(5, MEMBER),
+        ]
+    )
+    data = golden("group-operations.bin", encoded)
+    found = operations_in_order(data, ops.MADE, ops.LEFT)
+    made, configured, _, leased, finished, failed, returned, begun, sought, committed, left = found
+    assert [(operation.partition, operation.group_id, operation.generation) for operation in found] == [
+        (0, 5, 0), (0, 5, 0), (0, 4, 0), *[(1, 5, 2)] * 5, (0, 5, 3), (0, 5, 3), (0, 5, 0),
+    ]  # fmt: skip
+    assert ops.decode_document(made) == GROUP
+    assert GroupSettings.from_json(ops.decode_document(configured)) == GroupSettings(ordered=True, reset="fail")
+    assert ops.decode_ranges(leased) == (MEMBER, 3, [(1000, 1003), (2000, 2001)])
+    assert list(ops.decode_bitmap(finished.body)) == offsets
+    assert ops.decode_failed(failed) == FAILURE
+    assert ops.decode_ranges(returned) == (MEMBER, 0, [(2000, 2001)])
+    assert ops.decode_begun(begun) == (MEMBER, 1001)
+    assert [ops.decode_number(operation) for operation in (sought, committed, left)] == [777, 778, MEMBER]
+    assert encoded == data
+
+
+def test_group_operations_of_snapshots() -> None:
+    """One of each kind that only a checkpoint holds."""
+    encoded = b"".join(
+        [
+            ops.encode_position(1, 5, 2, 3000, BitMap64([1001, 1002, 2999])),
+            ops.encode_bitmap(ops.SUSPECTS, 1, 5, 2, BitMap64([1002])),
+            ops.encode_failed_all(1, 5, 2, FAILURE, [1001, 2999]),
+            ops.encode_offset(ops.NEXT_ID, 0, 0, 0, 6),
+        ]
+    )
+    data = golden("group-snapshot.bin", encoded)
+    position, suspects, failed_all, next_id = operations_in_order(data, ops.POSITION, ops.NEXT_ID)
+    scan, open_offsets = ops.decode_position(position)
+    failed, offsets = ops.decode_failed_all(failed_all)
+    assert (scan, list(open_offsets)) == (3000, [1001, 1002, 2999])
+    assert list(ops.decode_bitmap(suspects.body)) == [1002]
+    assert (failed, list(offsets)) == (FAILURE._replace(offset=0), [1001, 2999])
+    assert ops.decode_number(next_id) == 6
+    assert encoded == data
+
+
+def test_producer_entries() -> None:
+    """One of each kind, put together by hand; a snapshot gives the same bytes."""
+    entries = [
+        (1, {"id": MEMBER, "incarnation": 2, "time_us": APPEND_TIME_US}),
+        (2, {"producer": "job", "number": 9, "time_us": APPEND_TIME_US, "result": {"messages": 3, "stages": 2}}),
+    ]
+    texts = [(kind, json.dumps(values, separators=(",", ":")).encode()) for kind, values in entries]
+    encoded = b"".join([struct.pack("<B3xI", kind, len(text)) + text for kind, text in texts])
+    data = golden("producers.bin", encoded)
+    producers = Producers(FakeClock(now_us=APPEND_TIME_US))
+    producers.restore(data)
+    with pytest.raises(ProducerFenced) as fenced:
+        producers.check(MEMBER, 1)
+    assert fenced.value.newest == 2
+    assert producers.result_of("job", 9) == {"messages": 3, "stages": 2}
+    assert producers.snapshot() == data
+    assert encoded == data
+
+
+def test_a_stage() -> None:
+    """With a batch for each of two partitions."""
+    batches = [encode_single(b"staged"), encode_batch([b"one", None], keys=[b"k", b""])]
+    for batch in batches:
+        batch.stamp(0, 0, 0, 0, 0, 0)
+    encoded = encode_stage_header(STORE_ID, "job \N{SNOWMAN}", APPEND_TIME_US)
+    for partition, batch in enumerate(batches):
+        encoded += encode_stage_entry(TOPIC_ID, partition) + batch.data
+    encoded += encode_stage_footer(crc32c(encoded), 2, len(encoded) + STAGE_FOOTER_BYTES)
+    data = golden("stage.bin", encoded)
+    entries = [StageEntry(TOPIC_ID, partition, memoryview(batch.data)) for partition, batch in enumerate(batches)]
+    assert decode_stage(data) == Stage(STORE_ID, "job \N{SNOWMAN}", APPEND_TIME_US, entries)
+    assert encoded == data
 
 
 def test_the_identity_of_a_store() -> None:

@@ -21,7 +21,7 @@ from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
 from penstock.volume.volume import Volume
 from tests.format.strategies import Message, messages
-from tests.golden.files import FOLDER, REGENERATE_VARIABLE, may_write
+from tests.golden.files import FOLDER, REGENERATE_VARIABLE, may_write, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,11 +96,7 @@ def write_store(folder: Path, *, killed: bool) -> None:
         volume.checkpoint()
         assert volume.coalesce() == len(logs)
         volume.close()
-    for path, content in files.files().items():
-        if not path.endswith(("/LOCK", "/positions")):
-            target = folder / path.removeprefix("/store/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+    write_files(folder, files)
 
 
 @pytest.fixture(params=CONDITIONS)

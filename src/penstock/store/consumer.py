@@ -56,9 +56,9 @@ class Consumer:
             Closed: the consumer was closed.
             OffsetOutOfRange: retention took what comes next, and the group's `reset` is ``fail``.
         """
+        wait_s = None if timeout is None else check_wait("timeout", timeout)
         found = self._group.take(self._member, 1)
         if not found:
-            wait_s = check_wait("timeout", timeout)
             if wait_s == 0:
                 return None
             found = self._wait(1, wait_s)
@@ -67,9 +67,9 @@ class Consumer:
     def get_many(self, count: int, timeout: object = None) -> list[Delivery]:
         """Up to *count* messages: those that are there, and if there is none, the first that come within *timeout* seconds."""
         check_whole_number("count", count, 1, GET_MANY_MAX)
+        wait_s = check_wait("timeout", timeout)
         found = self._group.take(self._member, count)
         if not found:
-            wait_s = check_wait("timeout", timeout)
             if wait_s == 0:
                 return found
             found = self._wait(count, wait_s)
@@ -156,7 +156,7 @@ class Consumer:
             partitions = len(self._group.cursors)
             if partition is None and partitions > 1:
                 raise BadArgument("partition", "None", f"must be given: the topic has {partitions} partitions")
-            number = check_whole_number("partition", partition or 0, 0, partitions - 1)
+            number = check_whole_number("partition", 0 if partition is None else partition, 0, partitions - 1)
         self._group.commit(number, offset)
         self._groups.flush()
 

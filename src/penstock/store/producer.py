@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
@@ -22,7 +22,7 @@ from penstock.format.batch_header import Producer as Identity
 from penstock.store.future import Future, SentBatch
 from penstock.topics import publication
 from penstock.topics.partitioner import partition_of_key
-from penstock.values import BATCH_MESSAGES_MAX, batch_bytes_limit
+from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, batch_bytes_limit, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,37 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 _MESSAGE_OVERHEAD_BYTES = 32
+
+
+class ProducerOptions(NamedTuple):
+    """How a producer works, checked."""
+
+    linger: float
+    batch_messages: int
+    batch_bytes: int
+    max_pending: int
+    raise_when_full: bool
+    name: str | None
+
+    @classmethod
+    def check(
+        cls,
+        linger: object,
+        batch_messages: object,
+        batch_bytes: object,
+        max_pending: object,
+        when_full: object,
+        name: str | None,
+    ) -> ProducerOptions:
+        """Check what a caller gave. Raises `UsageError`."""
+        return cls(
+            check_seconds("linger", linger, 0, 60),
+            check_whole_number("batch_messages", batch_messages, 1, BATCH_MESSAGES_MAX),
+            check_whole_number("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX),
+            check_whole_number("max_pending", max_pending, 1, 10_000_000),
+            check_one_of("when_full", when_full, ("block", "raise")) == "raise",
+            None if name is None else check_name("producer", name),
+        )
 
 
 class _OpenBatch:
@@ -67,27 +98,20 @@ class Producer:
         volume: Volume,
         producers: Producers,
         forget: Callable[[Producer], None],
+        options: ProducerOptions,
         *,
-        linger: object,
-        batch_messages: object,
-        batch_bytes: object,
-        max_pending: object,
-        when_full: object,
-        name: str | None,
         background: bool,
     ) -> None:
         self._topic = topic
         self._volume = volume
         self._producers = producers
         self._forget = forget
-        self.linger = check_seconds("linger", linger, 0, 60)
-        self._batch_messages = check_whole_number("batch_messages", batch_messages, 1, BATCH_MESSAGES_MAX)
-        self._batch_bytes = check_whole_number(
-            "batch_bytes", batch_bytes, 1, batch_bytes_limit(topic.settings.max_message_bytes)
-        )
-        self._max_pending = check_whole_number("max_pending", max_pending, 1, 10_000_000)
-        self._raise_when_full = check_one_of("when_full", when_full, ("block", "raise")) == "raise"
-        self._identity = None if name is None else producers.open(name)
+        self.linger = options.linger
+        self._batch_messages = options.batch_messages
+        self._batch_bytes = min(options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes))
+        self._max_pending = options.max_pending
+        self._raise_when_full = options.raise_when_full
+        self._identity = None if options.name is None else producers.open(options.name)
         self._sequences = [0] * topic.partitions
         # Taken again by a callback that sends, and by a commit that is done before its callback is set.
         self._lock = threading.RLock()

@@ -25,7 +25,7 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
-from penstock.store.producer import Producer
+from penstock.store.producer import Producer, ProducerOptions
 from penstock.store.staging import Staging
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
@@ -270,7 +270,10 @@ class Store:
         """
         if self._closed:
             self._check_open()
-        return self._catalog.to_publish(topic).publish(value, key, headers, partition, timestamp, dedup_key, sync)
+        target = self._catalog.to_publish(
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
+        )
+        return target.publish(value, key, headers, partition, timestamp, dedup_key, sync)
 
     def begin_publish(self, topic: str, value: object) -> tuple[int, AppendTicket] | None:
         """
@@ -279,7 +282,8 @@ class Store:
         None if its topic's commits need no waiting: then `publish` is the call.
         """
         self._check_open()
-        return self._catalog.to_publish(topic).begin_publish(value)
+        target = self._catalog.to_publish(topic, lambda new: new.check_message(value, None, None, None, None, None, None))
+        return target.begin_publish(value)
 
     def publish_many(
         self,
@@ -302,7 +306,10 @@ class Store:
         """
         if self._closed:
             self._check_open()
-        return self._catalog.to_publish(topic).publish_many(values, keys, headers, partition, timestamps, dedup_keys, sync)
+        target = self._catalog.to_publish(
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync)
+        )
+        return target.publish_many(values, keys, headers, partition, timestamps, dedup_keys, sync)
 
     def producer(
         self,
@@ -321,11 +328,9 @@ class Store:
         With a *name* its batches carry a sequence, and opening another one of the same name fences it.
         """
         self._check_open()
-        if name is not None:
-            check_name("producer", name)
+        options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name)
         producer = Producer(
-            self._catalog.to_publish(topic), self._volume, self._producers, self._open_producers.discard, linger=linger,
-            batch_messages=batch_messages, batch_bytes=batch_bytes, max_pending=max_pending, when_full=when_full, name=name,
+            self._catalog.to_publish(topic), self._volume, self._producers, self._open_producers.discard, options,
             background=self._background,
         )  # fmt: skip
         self._open_producers.add(producer)

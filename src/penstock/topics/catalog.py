@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from penstock.errors import ReservedName, TopicNotFound
 from penstock.settings import TopicSettings
 from penstock.topics.topic import Topic
-from penstock.values import MESSAGE_BYTES_MAX, SyncMode, check_name
+from penstock.values import MESSAGE_BYTES_MAX, NAME_CHARACTERS_MAX, SyncMode, check_name
+from penstock.volume.topic_files import TopicRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.clock import Clock
     from penstock.topics.producers import Producers
-    from penstock.volume.topic_files import TopicRecord
     from penstock.volume.volume import Volume
 
 DEAD_LETTER_SUFFIX = ".dlq"
@@ -64,14 +66,21 @@ class Catalog:
         """The topic with that id, if it is there."""
         return self._by_id.get(topic_id)
 
-    def to_publish(self, name: str) -> Topic:
-        """The topic that *name* publishes to, made now if it is not there and that is allowed."""
+    def to_publish(self, name: str, check: Callable[[Topic], object] | None = None) -> Topic:
+        """
+        The topic that *name* publishes to, made now if it is not there and that is allowed.
+
+        *check* is called first with a topic like the new one, and raises if what is to be published there is not allowed.
+        """
         topic = self._topics.get(name) if isinstance(name, str) else None
         if topic is None or name.endswith(DEAD_LETTER_SUFFIX):
             check_publishable(name)
             if topic is None:
                 if not self._auto_create:
                     raise TopicNotFound(name)
+                if check is not None:
+                    record = TopicRecord(name, b"", 1, 0, self._default)
+                    check(Topic(record, [], self._volume, self._clock, self._producers))
                 topic = self.create(name, 1, self._default)
         return topic
 
@@ -107,5 +116,8 @@ class Catalog:
 def check_publishable(name: str) -> None:
     """Raise `BadName` or `ReservedName` if users may not make or fill a topic of that name."""
     check_name("topic", name)
+    if len(name) + len(DEAD_LETTER_SUFFIX) > NAME_CHARACTERS_MAX:
+        longest = NAME_CHARACTERS_MAX - len(DEAD_LETTER_SUFFIX)
+        raise ReservedName("topic", name, f"with more than {longest} characters its dead letters could have no name")
     if name.endswith(DEAD_LETTER_SUFFIX):
         raise ReservedName("topic", name, f"names that end in {DEAD_LETTER_SUFFIX} are for dead letters, which Penstock writes")

@@ -95,6 +95,16 @@ class Topic:
         )
         return batch, key_data
 
+    def check_message(
+        self, value: object, key: object, headers: object, partition: object, timestamp: object, dedup_key: object, sync: object
+    ) -> None:
+        """Raise what `publish` would raise of a message that is not allowed."""
+        if sync is not None:
+            SyncMode.of(sync)  # type: ignore[arg-type]  # it checks
+        publication.dedup_key_bytes(dedup_key)
+        _, key_data = self.encode(value, key, headers, timestamp)
+        self.partition_for(key_data, partition)
+
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def publish(
@@ -175,6 +185,23 @@ class Topic:
             for at, index in enumerate(indices):
                 places[index] = (which, at)
         return Receipts(self.name, ranges, places)
+
+    def check_messages(
+        self,
+        values: object,
+        keys: object,
+        headers: object,
+        partition: object,
+        timestamps: object,
+        dedup_keys: object,
+        sync: object,
+    ) -> None:
+        """Raise what `publish_many` would raise of messages that are not allowed."""
+        if sync is not None:
+            SyncMode.of(sync)  # type: ignore[arg-type]  # it checks
+        messages = Columns(self, values, keys, headers, timestamps, dedup_keys)
+        if messages.values:
+            messages.split(partition)
 
     def _append_all(self, batches: list[tuple[int, EncodedBatch]], mode: SyncMode | None) -> list[int]:
         if len(batches) == 1:

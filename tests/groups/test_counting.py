@@ -1,0 +1,137 @@
+"""What a dead consumer is blamed for: as many messages as it could have been handling, and of suspects only one that was begun."""
+
+from __future__ import annotations
+
+from tests.groups.sim import Sim, numbered, offsets, one, take
+
+
+def test_withdrawn_messages_of_an_ordered_group_are_not_blamed_on_a_death() -> None:
+    """What went back because a message before it failed is with nobody: the death of its consumer says nothing about it."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(3))
+    consumer = sim.store.subscribe("t", "g", ordered=True, prefetch=3)
+    messages = take(consumer)
+    assert offsets(messages) == [0, 1, 2]
+    messages[0].nack(delay=10)
+    consumer.flush()
+    sim.kill()
+    assert sim.failures() == {0: 1}
+
+
+def test_a_withdrawn_message_is_not_dead_lettered_unhandled() -> None:
+    """The same where one failure is enough."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(3))
+    consumer = sim.store.subscribe("t", "g", ordered=True, prefetch=3, max_deliveries=2)
+    for attempt in (1, 2):
+        messages = take(consumer)
+        assert [message.attempt for message in messages] == [attempt, 1, 1]
+        messages[0].nack(delay=0, reason="poison")
+        consumer.flush()
+        store = sim.kill()
+        consumer = store.subscribe("t", "g", ordered=True, prefetch=3, max_deliveries=2)
+    assert one(consumer).offset == 1
+    assert [letter.value for letter in sim.store.dead_letters("t").list()] == [b"0"]
+
+
+def test_a_suspect_that_was_not_begun_is_not_blamed() -> None:
+    """A suspect is handed out only after a note that it is begun: without the note it cannot have killed anybody."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(2))
+    one(sim.store.subscribe("t", "g"))
+    sim.store.flush()
+    store = sim.kill()
+    assert sim.failures() == {0: 1}
+    consumer = store.subscribe("t", "g")
+    first = one(consumer)
+    assert first.offset == 0
+    first.ack(wait=True)
+    sim.kill()
+    assert sim.failures() == {}
+
+
+def test_a_message_that_was_never_handed_out_is_not_dead_lettered() -> None:
+    """However often consumers die while it lies in their prefetch behind others."""
+    sim = Sim()
+    sim.store.create_topic("t", partitions=2)
+    sim.store.publish("t", b"waits", partition=1)
+    for turn in range(4):
+        sim.store.publish("t", b"%d" % turn, partition=0)
+        consumer = sim.store.subscribe("t", "g", max_deliveries=3)
+        first = one(consumer)
+        if first.value == b"waits":
+            return  # handed out first: nothing to show
+        first.ack(wait=True)
+        sim.kill()
+    assert sim.store.dead_letters("t").list() == []
+    consumer = sim.store.subscribe("t", "g")
+    assert [message.value for message in take(consumer)] == [b"waits"]
+    assert sim.store.dead_letters("t").list() == []
+
+
+def test_what_was_leased_before_a_seek_does_not_tell_who_is_oldest_after_it() -> None:
+    """The consumer was handed 0 after the seek; that 3 was leased first, before the seek, says nothing."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(6))
+    sim.store.subscribe("t", "g").close()
+    sim.store.seek("t", "g", 3)
+    consumer = sim.store.subscribe("t", "g")
+    assert one(consumer).offset == 3
+    sim.store.seek("t", "g", 0)
+    assert one(consumer).offset == 0
+    sim.store.flush()
+    sim.kill()
+    assert sim.failures() == {0: 1}
+
+
+def test_what_was_begun_before_a_seek_is_not_blamed_after_it() -> None:
+    """Suspect 1 was begun, then the group was moved back: the consumer died with 0 in its hands."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(3))
+    take(sim.store.subscribe("t", "g"))
+    sim.store.flush()
+    store = sim.kill()
+    consumer = store.subscribe("t", "g")
+    one(consumer).ack()
+    assert one(consumer).offset == 1
+    store.seek("t", "g", 0)
+    assert one(consumer).offset == 0
+    store.flush()
+    sim.kill()
+    assert sim.failures() == {0: 1}
+
+
+def test_a_suspect_that_failed_and_waits_in_the_prefetch_is_not_blamed_again() -> None:
+    """It was begun once, and nacked; now another one is begun, and that one counts."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(2))
+    one(sim.store.subscribe("t", "g", max_deliveries=0))
+    sim.store.flush()
+    store = sim.kill()
+    assert sim.failures() == {0: 1}
+    consumer = store.subscribe("t", "g")
+    first = one(consumer)
+    assert first.offset == 0
+    second = one(consumer)
+    first.nack(delay=0)
+    second.nack(delay=0)
+    # Both are leased again, and only 0 is begun.
+    assert one(consumer).offset == 0
+    store.flush()
+    sim.kill()
+    assert sim.failures() == {0: 3, 1: 1}
+
+
+def test_a_message_that_came_back_is_not_the_oldest() -> None:
+    """One handler works on 2 and one on 0; 1 failed before, was leased anew with 0, and lies in the prefetch."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(4))
+    consumer = sim.store.subscribe("t", "g", concurrency=2, max_deliveries=0)
+    one(consumer).nack(delay=0)
+    one(consumer).nack(delay=0)
+    assert one(consumer).offset == 2
+    one(consumer).ack()
+    assert one(consumer).offset == 0
+    sim.store.flush()
+    sim.kill()
+    assert sim.failures() == {0: 2, 1: 1, 2: 1}

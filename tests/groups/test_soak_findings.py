@@ -1,0 +1,235 @@
+"""What the soak and poison tests found in the engine, each as small as it can be told."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from penstock.errors import Conflict
+from penstock.store.store import Store
+from penstock.testing import FakeClock, SimulatedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.groups.delivery import Delivery
+    from penstock.store.consumer import Consumer
+
+
+def open_store(files: SimulatedFileSystem | None = None, clock: FakeClock | None = None) -> Store:
+    if files is None:
+        return Store.open("memory:", clock=clock or FakeClock(), background=False)
+    return Store.open("/store", files=files, clock=clock or FakeClock(), background=False)
+
+
+def take(consumer: Consumer) -> Delivery:
+    message = consumer.get(timeout=0)
+    assert message is not None
+    return message
+
+
+def before_the_commit(store: Store, work: Callable[[], object]) -> None:
+    """Do *work* once, after a transaction has taken its acks and before its frame is written: another thread could."""
+    submit = store._volume.submit_changes
+
+    def interrupted(changes: object) -> object:
+        store._volume.submit_changes = submit  # type: ignore[method-assign]
+        work()
+        return submit(changes)  # type: ignore[arg-type]
+
+    store._volume.submit_changes = interrupted  # type: ignore[assignment, method-assign]
+
+
+# -- poison ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_kills_its_process_at_once_is_counted() -> None:
+    """The lease was noted, and nothing of it was durable: then every start is the first one, for ever."""
+    files = SimulatedFileSystem()
+    store = open_store(files)
+    store.publish_many("t", [b"0", b"1"])
+    deaths = 0
+    while deaths < 8:
+        consumer = store.subscribe("t", "g", max_deliveries=3)
+        message = consumer.get(timeout=0)
+        if message is None or message.value != b"0":
+            break
+        files = files.kill()
+        deaths += 1
+        store = open_store(files)
+    # Three that count, and one that may be put down to a neighbour whose ack was not durable yet.
+    assert deaths <= 4
+    assert [letter.value for letter in store.dead_letters("t").list()] == [b"0"]
+
+
+def test_messages_handled_beside_a_poison_are_not_condemned_with_it() -> None:
+    """Four at once: those that were still being handled when the fourth killed them all are not dead letters in the end."""
+    files = SimulatedFileSystem()
+    store = open_store(files)
+    store.publish_many("t", [b"%d" % number for number in range(8)])
+    deaths = 0
+    while deaths < 8:
+        consumer = store.subscribe("t", "g", max_deliveries=3, concurrency=4)
+        handled: list[Delivery] = []
+        while len(handled) < 4 and (message := consumer.get(timeout=0)) is not None:
+            handled.append(message)
+        store.flush()
+        if b"0" not in [message.value for message in handled]:
+            break
+        # The handler of 0 kills the process; the three beside it take longer than that, every time.
+        files = files.kill()
+        deaths += 1
+        store = open_store(files)
+    assert [letter.value for letter in store.dead_letters("t").list()] == [b"0"]
+
+
+# -- acks -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_of_acks_in_any_order_finishes_those_and_no_others() -> None:
+    """0, 5 and 2 span as much as 0, 1 and 2 do, and are not that."""
+    store = open_store()
+    store.publish_many("t", [b"%d" % number for number in range(6)])
+    consumer = store.subscribe("t", "g")
+    messages = [take(consumer) for _ in range(6)]
+    consumer.ack([messages[0], messages[5], messages[2]])
+    assert store.stats().topics["t"].groups["g"].positions == {0: 1}
+    for message in (messages[1], messages[3], messages[4]):
+        message.ack()
+    assert store.stats().topics["t"].groups["g"].lag == 0
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_a_transaction_is_finishing_is_not_handed_out_again() -> None:
+    """An ordered group takes back what is behind a failed message; not what is being committed: else it is done twice."""
+    store = open_store()
+    store.publish_many("t", [b"0", b"1"])
+    store.create_topic("out")
+    consumer = store.subscribe("t", "g", ordered=True)
+    first, second = take(consumer), take(consumer)
+    again: list[int] = []
+
+    def fail_first() -> None:
+        first.nack(delay=0)
+        while (message := consumer.get(timeout=0)) is not None:
+            again.append(message.offset)
+
+    before_the_commit(store, fail_first)
+    with store.transaction() as transaction:
+        transaction.publish("out", b"of 1")
+        transaction.ack(second)
+    assert again == [0]
+
+
+def test_one_delivery_is_finished_by_one_transaction() -> None:
+    """The second one is told that it is too late, whichever that is."""
+    store = open_store()
+    store.publish("t", b"0")
+    store.create_topic("out")
+    message = take(store.subscribe("t", "g"))
+
+    def commit_another() -> None:
+        with contextlib.suppress(Conflict), store.transaction() as other:
+            other.publish("out", b"other")
+            other.ack(message)
+
+    before_the_commit(store, commit_another)
+    with contextlib.suppress(Conflict), store.transaction() as transaction:
+        transaction.publish("out", b"one")
+        transaction.ack(message)
+    assert len(list(store.read("out"))) == 1
+
+
+def test_a_message_that_a_transaction_is_finishing_is_not_dead_lettered() -> None:
+    """Finished, or in the dead letters: not both."""
+    store = open_store()
+    store.publish("t", b"0")
+    store.create_topic("out")
+    message = take(store.subscribe("t", "g"))
+
+    def reject() -> None:
+        with contextlib.suppress(Conflict):
+            message.reject("no")
+
+    before_the_commit(store, reject)
+    with contextlib.suppress(Conflict), store.transaction() as transaction:
+        transaction.publish("out", b"one")
+        transaction.ack(message)
+    assert len(list(store.read("out"))) + len(store.dead_letters("t")) == 1
+
+
+# -- retention --------------------------------------------------------------------------------------------------------------
+
+
+def test_retention_asks_for_a_position_that_is_one() -> None:
+    """Between two looks at a cursor another thread leases all there is: what is leased now is not finished."""
+    store = open_store()
+    store.publish_many("t", [b"%d" % number for number in range(10)])
+    consumer = store.subscribe("t", "g")
+    cursor = store._groups.all()[0].cursors[0]
+    taken: list[Delivery] = []
+    thread = threading.Thread(target=lambda: taken.append(take(consumer)))
+
+    class Interrupted(BitMap64):
+        """Lets the other thread run while it is being asked whether it is empty; one that needs a lock has to wait."""
+
+        def __bool__(self) -> bool:
+            empty = len(self) == 0
+            if thread.ident is None:
+                thread.start()
+                thread.join(1)
+            return not empty
+
+    cursor.open = Interrupted()
+    store.retain("t")
+    thread.join()
+    assert [message.offset for message in taken] == [0]
+    assert store._catalog.get("t").logs[0].floors["groups"] == 0
+
+
+# -- time -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shorter_lease_ends_when_it_says_so() -> None:
+    """Though a message with a longer one was handed out before it."""
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    store.publish_many("t", [b"0", b"1"])
+    consumer = store.subscribe("t", "g", lease=100)
+    take(consumer)
+    other = store.subscribe("t", "g", lease=5)
+    second = take(consumer)
+    clock.advance(6)
+    message = other.get(timeout=0)
+    assert message is not None
+    assert message.offset == second.offset
+
+
+def test_consumers_that_wait_cost_nothing() -> None:
+    """Being woken in vain is no reason to wake the next one: they would go on for ever."""
+    store = Store.open("memory:")
+    store.create_topic("t")
+    consumers = [store.subscribe("t", "g") for _ in range(4)]
+
+    def consume(consumer: Consumer) -> None:
+        for message in consumer:
+            message.ack()
+
+    threads = [threading.Thread(target=consume, args=(consumer,), daemon=True) for consumer in consumers]
+    for thread in threads:
+        thread.start()
+    store.publish("t", b"x")
+    time.sleep(0.5)
+    before = time.process_time()
+    time.sleep(1)
+    used = time.process_time() - before
+    store.close()
+    for thread in threads:
+        thread.join(10)
+    assert used < 0.2

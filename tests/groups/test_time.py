@@ -1,0 +1,53 @@
+"""Leases and delays of a group, where settings, members or the process change in between."""
+
+from __future__ import annotations
+
+from tests.groups.sim import Sim, numbered, one, take
+
+
+def test_a_lease_that_was_made_shorter_holds_for_what_is_handed_out_after_it() -> None:
+    """Also where the consumer holds an older message with the long lease."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(2))
+    slow = sim.store.subscribe("t", "g", lease=300)
+    assert one(slow).offset == 0
+    other = sim.store.subscribe("t", "g", lease=1)
+    assert one(slow).offset == 1
+    sim.clock.advance(2)
+    found = one(other)
+    assert (found.offset, found.attempt) == (1, 2)
+
+
+def test_the_delay_of_a_suspect_survives_a_kill() -> None:
+    """It was asked for by the consumer, and holds for a message that was with a dead consumer before too."""
+    sim = Sim()
+    sim.store.publish("t", b"x")
+    one(sim.store.subscribe("t", "g", max_deliveries=0))
+    sim.store.flush()
+    store = sim.kill()
+    consumer = store.subscribe("t", "g")
+    one(consumer).nack(delay=100)
+    consumer.flush()
+    store = sim.kill()
+    consumer = store.subscribe("t", "g")
+    sim.clock.advance(99)
+    assert consumer.get(timeout=0) is None
+    sim.clock.advance(5)
+    assert one(consumer).attempt == 3
+
+
+def test_a_delay_is_not_cut_short_by_a_checkpoint_and_a_kill() -> None:
+    """Never early, not even by a tenth of a second."""
+    sim = Sim()
+    sim.clock.advance(0.06)
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g")
+    one(consumer).nack(delay=0.09)
+    consumer.flush()
+    sim.checkpoint()
+    store = sim.kill()
+    consumer = store.subscribe("t", "g")
+    sim.clock.advance(0.08)
+    assert take(consumer) == []
+    sim.clock.advance(0.2)
+    assert one(consumer).attempt == 2

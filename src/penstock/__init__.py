@@ -36,7 +36,7 @@ from penstock.values import SyncMode
 __version__ = "0.1.0"
 
 __all__ = [
-    "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message", "OpenStage",
-    "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings", "StoreStats",
+    "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
+    "OpenStage",     "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings", "StoreStats",
     "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
 ]  # fmt: skip

@@ -178,7 +178,8 @@ def test_the_producers_and_stages_of_a_golden_store(path: Path) -> None:
         with store.producer("bills", linger=0, name="loader") as producer:
             assert producer._identity is not None
             assert producer._identity[1] == 2
-            assert producer.send(b"by the third").result().offset == 4
+            sent = producer.send(b"by the third")
+        assert sent.result().offset == 4
         assert store.commit("job", 1, []) == Committed("job", 1, 1, duplicate=True)
         assert store.commit("job", 2, [left]) == Committed("job", 2, 1, duplicate=False)
     with open_store(str(path), None, FakeClock(now_us=OPENED_US)) as store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import OffsetOutOfRange
+from penstock.errors import LeaseExpired, OffsetOutOfRange
 from tests.groups.sim import Sim, offsets, one, take
 
 
@@ -62,7 +62,8 @@ def test_a_skipped_message_that_comes_back_does_not_skip_the_rest(way: str) -> N
         consumer.close()
         consumer = sim.store.subscribe("t", "g")
     elif way == "nack":
-        held.nack(delay=0)
+        with pytest.raises(LeaseExpired):
+            held.nack(delay=0)
     else:
         sim.clock.advance(31)
     assert offsets(take(consumer)) == [41, 42, 43]

@@ -22,8 +22,11 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Closed, LeaseExpired, MessageTooLarge, PenstockError
+from penstock.groups.group import Group
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
+from penstock.topics.deduplication import DedupWindow
+from penstock.volume.tickets import Other
 from tests.real_disk.history import HistoryWriter
 from tests.real_disk.queue_checker import DeadLetter, Final, Log, Rules
 from tests.real_disk.writer import STORE, make_files
@@ -290,6 +293,65 @@ class Steward(Client):
             self.session.is_ahead = lag > 1_500
 
 
+def plant_bug(store: Store, which: str) -> None:
+    """Make the store wrong in one way, to show that the harness notices."""
+    groups: Any = store._groups
+    submit = store._volume.submit_changes
+    if which == "acks are not waited for":
+        groups.flush = lambda: None
+    elif which == "dead letters are finished a little later":
+
+        def in_two_frames(changes: Any) -> Any:
+            other = [change for change in changes if isinstance(change, Other)]
+            if len(changes) == 2 and len(other) == 1:
+                for change in other:
+                    threading.Timer(0.02, lambda body=change.body: groups.commit(body)).start()
+                return submit([change for change in changes if not isinstance(change, Other)])
+            return submit(changes)
+
+        store._volume.submit_changes = in_two_frames  # type: ignore[method-assign]
+    elif which == "transactions take two frames":
+
+        def one_by_one(changes: Any) -> Any:
+            if len(changes) > 2:
+                submit([change for change in changes if isinstance(change, Other)]).wait()
+                changes = [change for change in changes if not isinstance(change, Other)]
+            return submit(changes)
+
+        store._volume.submit_changes = one_by_one  # type: ignore[method-assign]
+    elif which == "keys are forgotten":
+        DedupWindow._load = lambda self, now_us: None  # type: ignore[method-assign, assignment]
+    elif which == "leases are too short":
+        Group.configure = _short_leases(Group.configure)  # type: ignore[method-assign]
+        for group in groups.all():
+            group.configure(group.settings)
+    elif which == "failures are forgotten":
+        Group._replay_failed = lambda self, cursor, operation: None  # type: ignore[method-assign, assignment]
+        Group._snapshot_of = _without_failures(Group._snapshot_of)  # type: ignore[method-assign]
+    else:
+        assert which == "order is not kept"
+        Group._withdraw_behind = lambda self, cursor, offset: None  # type: ignore[method-assign, assignment]
+
+
+def _short_leases(configure: Any) -> Any:
+    def wrong(group: Any, settings: Any) -> None:
+        configure(group, settings)
+        group._lease_s = 0.002
+
+    return wrong
+
+
+def _without_failures(snapshot_of: Any) -> Any:
+    def wrong(group: Any, cursor: Any, now: float, now_us: int) -> Any:
+        failures, cursor.failures = cursor.failures, {}
+        try:
+            return snapshot_of(group, cursor, now, now_us)
+        finally:
+            cursor.failures = failures
+
+    return wrong
+
+
 class Session:
     """One life of the process."""
 
@@ -304,6 +366,8 @@ class Session:
         self.store = Store.open(
             request["path"], settings=StoreSettings(**STORE), files=make_files(request), background=True
         )  # fmt: skip
+        if request.get("plant"):
+            plant_bug(self.store, request["plant"])
         self.tell("session", self.number)
         self.store.create_topic(
             "jobs", partitions=PARTITIONS["jobs"], segment_bytes=16 * KIB, coalesce_below_bytes=4 * KIB,

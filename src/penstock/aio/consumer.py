@@ -111,7 +111,7 @@ class AsyncConsumer:
                 except TimeoutError:
                     continue
             finally:
-                self._group.remove_waiter(waiter)
+                self._group.remove_waiter(waiter, woken=arrived.is_set())
 
     async def _take_now(self, count: int) -> list[Delivery]:
         if self._group.has_suspects:

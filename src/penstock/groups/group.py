@@ -26,7 +26,7 @@ import logging
 import math
 import random
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyroaring import BitMap64
 
@@ -54,6 +54,12 @@ COMMITTING = "committing"
 JITTER = 0.2
 """A delay by default is between 80 % and 100 % of its nominal length, so that what failed together does not come back together."""
 EXTEND_MAX_S = 86_400.0
+LEASE_MESSAGES = 1_000
+"""The most that is leased at once, unless the consumer asks for more."""
+CAREFUL_LEASES = 1_000
+"""After the store was not closed in order, so many leases are durable before anything of them is handed out: whatever killed the last
+process may be among what comes first, and may do so again before the lease would have been noted."""
+OFFSET_END = 1 << 63
 MOVE_AGAIN_S = 5.0
 """When a dead letter could not be written, the message waits so long before the next try."""
 
@@ -99,12 +105,32 @@ class Counters:
         """Offsets that the group had seen and that a log with a weak mode lost."""
 
 
-class Dead(NamedTuple):
-    """A member of before the restart."""
+class Dead:
+    """A member of before the restart: what it held of each partition, in the order in which it was leased, and what it had begun."""
 
-    concurrency: int
-    grants: list[tuple[int, int, int]]
-    begun: set[tuple[int, int]]
+    __slots__ = ("begun", "concurrency", "grants", "held")
+
+    def __init__(self, concurrency: int, partitions: int) -> None:
+        self.concurrency = concurrency
+        self.held = [BitMap64() for _ in range(partitions)]
+        self.grants: list[tuple[int, BitMap64]] = []
+        self.begun: set[tuple[int, int]] = set()
+
+    def let_go(self, partition: int, start: int, end: int) -> None:
+        """It does not hold offsets [start, end) any more."""
+        self.held[partition].remove_range(start, end)
+        if self.begun:
+            self.begun = {(at, offset) for at, offset in self.begun if at != partition or not start <= offset < end}
+        for at, offsets in self.grants:
+            if at == partition:
+                offsets.remove_range(start, end)
+
+    def lease(self, partition: int, start: int, end: int) -> None:
+        """It holds offsets [start, end), from now on."""
+        self.let_go(partition, start, end)
+        self.grants = [(at, offsets) for at, offsets in self.grants if not offsets.isdisjoint(self.held[at])]
+        self.held[partition].add_range(start, end)
+        self.grants.append((partition, BitMap64(range(start, end))))
 
 
 class Group:
@@ -131,6 +157,7 @@ class Group:
         self.cursors = [Cursor(partition, start) for partition, start in enumerate(starts)]
         self.counters = Counters()
         self.deleted = False
+        self.settings = settings
         self.lock = threading.Lock()
         self._journal = journal
         self._clock: Clock = None  # type: ignore[assignment]  # set by attach
@@ -143,9 +170,9 @@ class Group:
         self._moves: list[Move] = []
         self._unlisten: list[Callable[[], None]] = []
         self._failure: Failure | None = None
-        # While replaying: member -> what it holds.
-        self._held: dict[int, list[BitMap64]] = {}
-        self._dead: dict[int, Dead] = {}
+        self._dead: dict[int, Dead] = {}  # while replaying
+        self._suspects_out: set[tuple[int, int]] = set()
+        self._careful = 0
         self._due_us: list[dict[int, int]] = [{} for _ in self.cursors]
         self.configure(settings)
 
@@ -153,7 +180,12 @@ class Group:
         return f"<Group {self.topic}/{self.name}>"
 
     def configure(self, settings: GroupSettings) -> None:
-        """Work by *settings* from now on."""
+        """Work by *settings* from now on; the caller holds the lock, or has the group for itself."""
+        if self._members and settings.lease_ms != self.settings.lease_ms:
+            # What was handed out keeps the lease it was handed out with; the tables are in the order of deadlines.
+            for member in self._members.values():
+                member.extended |= member.handed
+                member.handed = {}
         self.settings = settings
         self._lease_s = settings.lease_ms / 1000
         self._backoff_s = settings.backoff_ms / 1000
@@ -162,9 +194,16 @@ class Group:
         self.max_deliveries = 0 if is_dead_letter_topic(self.topic) else settings.max_deliveries
         self.ordered = settings.ordered
 
-    def attach(self, logs: Sequence[PartitionLog], clock: Clock, mover: Callable[[Move], None]) -> None:
-        """Give the group what it needs to deliver. *mover* writes dead letters, and may wait for that."""
+    def attach(
+        self, logs: Sequence[PartitionLog], clock: Clock, mover: Callable[[Move], None], *, careful: bool = False
+    ) -> None:
+        """
+        Give the group what it needs to deliver. *mover* writes dead letters, and may wait for that.
+
+        *careful*: the process before this one died, perhaps by what is handed out next, and perhaps before it could note anything.
+        """
         self._clock = clock
+        self._careful = CAREFUL_LEASES if careful else 0
         self._mover = mover
         for cursor, log in zip(self.cursors, logs, strict=True):
             cursor.log = log
@@ -193,9 +232,8 @@ class Group:
             del self._members[member.identity]
             self._return_lots(member, note=False)
             for delivery in [*member.handed.values(), *member.extended.values()]:
-                cursor = delivery._lot.cursor  # noqa: SLF001
-                if delivery._lot.epoch == cursor.epoch and delivery._running is not COMMITTING:  # noqa: SLF001
-                    cursor.ready.add(delivery.offset)
+                if delivery._lot.epoch == delivery._lot.cursor.epoch and delivery._running is not COMMITTING:  # noqa: SLF001
+                    self._make_ready(delivery._lot.cursor, delivery.offset)  # noqa: SLF001
             member.handed = {}
             member.extended = {}
             self._journal.note(ops.encode_left(self.identity, member.identity))
@@ -281,10 +319,19 @@ class Group:
                 continue
             offsets = BitMap64([lot.offset(index) for index in range(lot.index, lot.stop)]) & cursor.open
             cursor.ready |= offsets
+            if self._suspects_out:
+                self._suspects_out -= {(cursor.partition, offset) for offset in offsets}
             if note and offsets:
                 self._note_ranges(ops.RETURNED, cursor, member, ops.ranges_of(offsets))
         member.lots.clear()
         member.lots.extend(kept)
+
+    def _make_ready(self, cursor: Cursor, offset: int) -> None:
+        """It may be leased again, if it is not finished meanwhile."""
+        if offset in cursor.open:
+            cursor.ready.add(offset)
+        if self._suspects_out:
+            self._suspects_out.discard((cursor.partition, offset))
 
     def _note_ranges(self, kind: int, cursor: Cursor, member: Member, ranges: list[tuple[int, int]]) -> None:
         self._journal.note(
@@ -316,13 +363,21 @@ class Group:
                 if member.lots:
                     begun = self._hand_out(member, count, now, found)
                 if len(found) < count and not begun and not member.lots:
-                    noted = self._refill(member, now)
+                    try:
+                        noted = self._refill(member, now, count)
+                    except PenstockError:
+                        if not found:
+                            raise
+                        # The caller gets what there is, and the error with the next call.
                     if member.lots:
                         begun = self._hand_out(member, count - len(found), now, found)
                 if not found:
                     member.starved = member.in_flight + member.buffered >= member.prefetch
             moves = self._take_moves()
             more = bool(found) and bool(self._waiters)
+            if noted and self._careful:
+                self._careful -= 1
+                begun = True
         if noted or begun:
             self._journal.wake()
         if moves:
@@ -411,9 +466,9 @@ class Group:
 
     # -- leasing ----------------------------------------------------------------------------------------------------
 
-    def _refill(self, member: Member, now: float) -> bool:
-        """Lease more for *member*; returns whether anything was noted."""
-        room = member.prefetch - member.in_flight - member.buffered
+    def _refill(self, member: Member, now: float, count: int) -> bool:
+        """Lease more for *member*, which wants *count*; returns whether anything was noted."""
+        room = min(member.prefetch - member.in_flight - member.buffered, max(count, LEASE_MESSAGES))
         if room <= 0:
             return False
         cursors = member.cursors if self.ordered else self.cursors
@@ -431,14 +486,19 @@ class Group:
                 due = cursor.schedule.due(now)
                 if due:
                     cursor.ready |= due
-            if self.ordered and (cursor.schedule.offsets or cursor.moving or cursor.successor is not None):
+            if self.ordered and (
+                cursor.schedule.offsets
+                or cursor.moving
+                or cursor.successor is not None
+                or (self._suspects_out and any(partition == cursor.partition for partition, _ in self._suspects_out))
+            ):
                 continue  # What failed comes first, and it is not due yet.
             if cursor.ready:
                 taken, used = self._lease_ready(member, cursor, room, room_bytes)
                 leased |= taken > 0
                 room -= taken
                 room_bytes -= used
-                if self.ordered and cursor.ready:
+                if self.ordered and (cursor.ready or cursor.moving or self._suspects_out):
                     continue
             if room > 0 and room_bytes > 0:
                 taken, used = self._lease_fresh(member, cursor, room, room_bytes)
@@ -494,8 +554,15 @@ class Group:
         leased: list[int] = []
         batch: Batch | None = None
         lot: Lot | None = None
-        while cursor.ready and taken < room and used < room_bytes:
-            offset = cursor.ready.min()
+        ready = cursor.ready
+        if cursor.suspects and not self.ordered and self._suspects_out:
+            # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
+            ready = cursor.ready - cursor.suspects
+        while ready and taken < room and used < room_bytes:
+            offset = ready.min()
+            suspect = bool(cursor.suspects) and offset in cursor.suspects
+            if suspect and self.ordered and (taken or self._suspects_out):
+                break
             if batch is None or not batch.first_offset <= offset < batch.end_offset:
                 lot = None
                 try:
@@ -505,7 +572,9 @@ class Group:
                         if taken:
                             break
                         raise
+                    ready = cursor.ready
                     continue
+            ready.discard(offset)
             cursor.ready.discard(offset)
             index = -1 if batch is None else batch.index_of(offset)
             if batch is None or index >= len(batch) or batch.offset(index) != offset:
@@ -529,6 +598,11 @@ class Group:
             leased.append(offset)
             taken += 1
             used += max(1, len(batch.buffer) // len(batch))
+            if suspect:
+                self._suspects_out.add((cursor.partition, offset))
+                if self.ordered:
+                    break
+                ready = cursor.ready - cursor.suspects
         if leased:
             self._note_ranges(ops.LEASED, cursor, member, ops.ranges_of(leased))
         return taken, used
@@ -571,6 +645,7 @@ class Group:
             self.name, self.topic, skipped, cursor.partition, gap.first,
         )  # fmt: skip
         self.counters.skipped += skipped
+        self._void_below(cursor, target)
         cursor.finish_below(target)
         self._journal.note(ops.encode_offset(ops.COMMITTED, cursor.partition, self.identity, cursor.generation, target))
         return True
@@ -584,12 +659,18 @@ class Group:
         Raises `LeaseExpired` if there are such; all others are done nevertheless.
         """
         late: list[Delivery] = []
+        now = self._clock.monotonic()
         with self.lock:
+            if now >= self._deadline:
+                self._expire(now)
             if len(deliveries) == 1:
                 self._ack_one(deliveries[0], late)
             else:
                 self._ack_many(deliveries, late)
+            moves = self._take_moves()
         self._journal.wake()
+        if moves:
+            self._move(moves)
         if wait:
             self._journal.flush()
         if late:
@@ -600,6 +681,9 @@ class Group:
         member, cursor = lot.member, lot.cursor
         offset = delivery.offset
         key = offset << PARTITION_BITS | cursor.partition
+        if delivery._running is COMMITTING:  # noqa: SLF001
+            late.append(delivery)
+            return
         if member.handed.get(key) is delivery:
             del member.handed[key]
         elif member.extended.get(key) is delivery:
@@ -614,8 +698,9 @@ class Group:
         cursor.open.discard(offset)
         if cursor.failures:
             cursor.failures.pop(offset, None)
-        if cursor.suspects:
+        if cursor.suspects and offset in cursor.suspects:
             cursor.suspects.discard(offset)
+            self._suspect_ended(cursor, offset)
         self.counters.acked += 1
         self._journal.note_finished(cursor, self.identity, (offset,))
         if cursor.successor is not None:
@@ -623,6 +708,11 @@ class Group:
         if member.starved:
             member.starved = False
             self.wake_all()
+
+    def _suspect_ended(self, cursor: Cursor, offset: int) -> None:
+        """A suspect is finished, or failed without killing anybody: the next one may go."""
+        self._suspects_out.discard((cursor.partition, offset))
+        self.wake_all()
 
     def _ack_many(self, deliveries: Sequence[Delivery], late: list[Delivery]) -> None:
         by_cursor: dict[Cursor, list[int]] = {}
@@ -632,7 +722,7 @@ class Group:
             member, cursor = lot.member, lot.cursor
             offset = delivery.offset
             key = offset << PARTITION_BITS | cursor.partition
-            if member.handed.get(key) is delivery:
+            if member.handed.get(key) is delivery and delivery._running is not COMMITTING:  # noqa: SLF001
                 del member.handed[key]
             elif member.extended.get(key) is delivery:
                 del member.extended[key]
@@ -648,11 +738,13 @@ class Group:
                 offsets = by_cursor[cursor] = []
             offsets.append(offset)
         for cursor, offsets in by_cursor.items():
-            if offsets[-1] - offsets[0] == len(offsets) - 1 and not cursor.failures and not cursor.suspects:
+            if not cursor.failures and not cursor.suspects and offsets == [*range(offsets[0], offsets[0] + len(offsets))]:
                 # One run, as it almost always is: they were handed out in this order.
                 cursor.open.remove_range(offsets[0], offsets[-1] + 1)
             else:
                 for offset in offsets:
+                    if cursor.suspects and offset in cursor.suspects:
+                        self._suspect_ended(cursor, offset)
                     cursor.finish(offset)
             self.counters.acked += len(offsets)
             self._journal.note_finished(cursor, self.identity, offsets)
@@ -674,10 +766,12 @@ class Group:
         now = self._clock.monotonic()
         late: list[Delivery] = []
         with self.lock:
+            if now >= self._deadline:
+                self._expire(now)
             for delivery in deliveries:
                 lot = delivery._lot  # noqa: SLF001
                 member, cursor = lot.member, lot.cursor
-                if not member.holds(delivery):
+                if not member.holds(delivery) or delivery._running is COMMITTING:  # noqa: SLF001
                     late.append(delivery)
                     continue
                 member.drop(delivery)
@@ -716,6 +810,10 @@ class Group:
             count, now_us // 1_000_000 if known is None else known.first_s, now_us // 1_000_000, reason
         )
         cursor.failures[offset] = failure
+        if cursor.suspects and offset in cursor.suspects:
+            # It failed, and whoever handled it is alive.
+            cursor.suspects.discard(offset)
+            self._suspect_ended(cursor, offset)
         exhausted = reject or 0 < self.max_deliveries <= count
         if exhausted and is_dead_letter_topic(self.topic):
             exhausted = False
@@ -752,19 +850,23 @@ class Group:
         if member is None:
             return
         kept = []
+        withdrawn = []
         for table in (member.handed, member.extended):
             for key, delivery in list(table.items()):
                 if delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch:  # noqa: SLF001
-                    if delivery.offset > offset:
+                    if delivery.offset > offset and delivery._running is not COMMITTING:  # noqa: SLF001
                         del table[key]
-                        cursor.ready.add(delivery.offset)
+                        self._make_ready(cursor, delivery.offset)
+                        withdrawn.append(delivery.offset)
                     else:
                         kept.append(delivery)
+        if withdrawn:
+            self._note_ranges(ops.RETURNED, cursor, member, ops.ranges_of(sorted(withdrawn)))
         self._return_lots(member, of=cursor)
         cursor.ready &= cursor.open
         cursor.epoch += 1
         for delivery in kept:
-            # Before the failed one, and still being handled: it stays valid.
+            # Before the failed one, and still being handled, or being finished by a transaction: it stays valid.
             lot = delivery._lot  # noqa: SLF001
             renewed = Lot(member, cursor, lot.batch, delivery._index, delivery._index + 1)  # noqa: SLF001
             delivery._lot = renewed  # noqa: SLF001
@@ -779,7 +881,7 @@ class Group:
                 return
             member.drop(delivery)
             if lot.epoch == cursor.epoch:
-                cursor.ready.add(delivery.offset)
+                self._make_ready(cursor, delivery.offset)
                 self._note_ranges(ops.RETURNED, cursor, member, [(delivery.offset, delivery.offset + 1)])
                 if self.ordered:
                     self._withdraw_behind(cursor, delivery.offset)
@@ -803,9 +905,12 @@ class Group:
             raise self._expired([delivery])
         return False
 
-    def _is_valid(self, delivery: Delivery) -> bool:
+    @staticmethod
+    def _is_valid(delivery: Delivery) -> bool:
         lot = delivery._lot  # noqa: SLF001
-        return lot.member.holds(delivery) and lot.epoch == lot.cursor.epoch
+        return (
+            lot.member.holds(delivery) and lot.epoch == lot.cursor.epoch and delivery._running is not COMMITTING  # noqa: SLF001
+        )
 
     def extend(self, delivery: Delivery, seconds: object = None) -> None:
         """Its lease ends *seconds* from now. Raises `LeaseExpired`."""
@@ -878,12 +983,13 @@ class Group:
         """Wake *waiter* when there may be something to take. Look once more after adding it."""
         self._waiters.append(waiter)
 
-    def remove_waiter(self, waiter: Waiter) -> None:
-        """It waits no more; if it was woken in this moment, the next one is woken in its place."""
+    def remove_waiter(self, waiter: Waiter, *, woken: bool) -> None:
+        """It waits no more. If somebody woke it and it did not notice, the next one is woken in its place."""
         try:
             self._waiters.remove(waiter)
         except ValueError:
-            self.wake()
+            if not woken:
+                self.wake()
 
     def wake(self) -> None:
         """Wake one who waits."""
@@ -974,7 +1080,9 @@ class Group:
                     member.drop(delivery)
                     self.counters.acked += 1
                 if not committed and member.closed and delivery._lot.epoch == delivery._lot.cursor.epoch:  # noqa: SLF001
-                    delivery._lot.cursor.ready.add(delivery.offset)  # noqa: SLF001
+                    self._make_ready(delivery._lot.cursor, delivery.offset)  # noqa: SLF001
+                if committed and self._suspects_out:
+                    self._suspects_out.discard((delivery.partition, delivery.offset))
                 if committed and member.starved:
                     member.starved = False
             if committed:
@@ -993,16 +1101,7 @@ class Group:
                 raise OffsetOutOfRange(offset, cursor.log.log_start, cursor.log.committed_end)
             if offset <= cursor.next_offset:
                 return
-            for member in self._members.values():
-                for table in (member.handed, member.extended):
-                    for key, delivery in list(table.items()):
-                        if delivery._lot.cursor is cursor and delivery.offset < offset:  # noqa: SLF001
-                            del table[key]
-                            delivery._running = False  # noqa: SLF001
-                            self.counters.acked += 1
-                if member.starved:
-                    member.starved = False
-            self._drop_lots_below(cursor, offset)
+            self.counters.acked += self._void_below(cursor, offset)
             cursor.finish_below(offset)
             self._journal.note(ops.encode_offset(ops.COMMITTED, partition, self.identity, cursor.generation, offset))
             if cursor.successor is not None:
@@ -1010,8 +1109,17 @@ class Group:
         self._journal.wake()
         self.wake_all()
 
-    def _drop_lots_below(self, cursor: Cursor, offset: int) -> None:
+    def _void_below(self, cursor: Cursor, offset: int) -> int:
+        """Members hold nothing below *offset* any more; returns how many messages they were handed of that."""
+        count = 0
         for member in self._members.values():
+            for table in (member.handed, member.extended):
+                for key, delivery in list(table.items()):
+                    if delivery._lot.cursor is cursor and delivery.offset < offset:  # noqa: SLF001
+                        del table[key]
+                        delivery._running = False  # noqa: SLF001
+                        count += 1
+            member.starved = False
             for lot in list(member.lots):
                 if lot.cursor is not cursor:
                     continue
@@ -1020,6 +1128,13 @@ class Group:
                     member.buffered -= 1
                 if lot.index >= lot.stop:
                     member.lots.remove(lot)
+        self._suspects_out = {(at, one) for at, one in self._suspects_out if at != cursor.partition or one >= offset}
+        return count
+
+    def position(self, partition: int) -> int:
+        """The first offset of a partition that is not finished."""
+        with self.lock:
+            return self.cursors[partition].next_offset
 
     def seek_operations(self, targets: dict[int, int]) -> bytes:
         """The operations that move the cursor of each partition to its target."""
@@ -1045,9 +1160,7 @@ class Group:
     def _apply(self, operation: ops.Operation) -> None:
         kind = operation.kind
         if kind == ops.LEFT:
-            member = ops.decode_number(operation)
-            self._held.pop(member, None)
-            self._dead.pop(member, None)
+            self._dead.pop(ops.decode_number(operation), None)
             return
         if operation.partition >= len(self.cursors):
             return
@@ -1077,18 +1190,18 @@ class Group:
             self._replay_leased(cursor, operation)
         elif kind == ops.RETURNED:
             member, _, ranges = ops.decode_ranges(operation)
-            held = self._held.get(member)
-            if held is not None:
+            if member in self._dead:
                 for start, end in ranges:
-                    held[cursor.partition].remove_range(start, end)
+                    self._dead[member].let_go(cursor.partition, start, end)
         elif kind == ops.BEGUN:
             member, offset = ops.decode_begun(operation)
             if member in self._dead:
                 self._dead[member].begun.add((cursor.partition, offset))
 
     def _forget_held(self, cursor: Cursor) -> None:
-        for held in self._held.values():
-            held[cursor.partition].clear()
+        for dead in self._dead.values():
+            dead.let_go(cursor.partition, 0, OFFSET_END)
+        self._suspects_out = {(at, one) for at, one in self._suspects_out if at != cursor.partition}
         self._due_us[cursor.partition].clear()
         for member in self._members.values():
             for table in (member.handed, member.extended):
@@ -1099,6 +1212,8 @@ class Group:
                 member.lots.remove(lot)
                 member.buffered -= len(lot)
             member.starved = False
+        if cursor.successor is not None:
+            self._hand_over_if_idle(cursor)
 
     def _replay_failed(self, cursor: Cursor, operation: ops.Operation) -> None:
         if operation.kind == ops.FAILED:
@@ -1111,21 +1226,21 @@ class Group:
             if offset in cursor.open:
                 cursor.failures[offset] = failure
                 self._due_us[cursor.partition][offset] = failed.due_us
-                for held in self._held.values():
-                    held[cursor.partition].discard(offset)
+                if operation.kind == ops.FAILED:
+                    cursor.suspects.discard(offset)
+                    for dead in self._dead.values():
+                        dead.let_go(cursor.partition, offset, offset + 1)
 
     def _replay_leased(self, cursor: Cursor, operation: ops.Operation) -> None:
         member, concurrency, ranges = ops.decode_ranges(operation)
-        dead = self._dead.get(member)
-        if dead is None:
-            dead = self._dead[member] = Dead(concurrency, [], set())
-            self._held[member] = [BitMap64() for _ in self.cursors]
+        if member not in self._dead:
+            self._dead[member] = Dead(concurrency, len(self.cursors))
         for start, end in ranges:
             cursor.lease_range(start, end)
-            for held in self._held.values():
-                held[cursor.partition].remove_range(start, end)
-            self._held[member][cursor.partition].add_range(start, end)
-            dead.grants.append((cursor.partition, start, end))
+            for identity, dead in self._dead.items():
+                if identity != member:
+                    dead.let_go(cursor.partition, start, end)
+            self._dead[member].lease(cursor.partition, start, end)
 
     def recovered(self, ends: Sequence[int], clock: Clock) -> None:
         """All is replayed. The members of before are gone: count what they were working on, and let the rest come again."""
@@ -1139,9 +1254,9 @@ class Group:
                         "group %s of topic %s had seen offsets [%d, %d) of partition %d, which the log has lost",
                         self.name, self.topic, end, end + lost, cursor.partition,
                     )  # fmt: skip
-            for identity, dead in self._dead.items():
-                self._bury(self._held[identity], dead, now_us)
-            self._held, self._dead = {}, {}
+            for dead in self._dead.values():
+                self._bury(dead, now_us)
+            self._dead = {}
             longest_s = max(self._backoff_max_s, EXTEND_MAX_S)
             for cursor, due in zip(self.cursors, self._due_us, strict=True):
                 for offset, due_us in due.items():
@@ -1152,11 +1267,13 @@ class Group:
                 cursor.ready = cursor.open - cursor.schedule.offsets
             self._due_us = [{} for _ in self.cursors]
 
-    def _bury(self, held: list[BitMap64], dead: Dead, now_us: int) -> None:
-        unfinished = [offsets & cursor.open for offsets, cursor in zip(held, self.cursors, strict=True)]
+    def _bury(self, dead: Dead, now_us: int) -> None:
+        unfinished = [offsets & cursor.open for offsets, cursor in zip(dead.held, self.cursors, strict=True)]
         guilty = [(partition, offset) for partition, offset in dead.begun if offset in unfinished[partition]]
         if not guilty:
-            guilty = self._oldest(unfinished, dead)
+            # A suspect that was not begun was not handed out: it cannot have done it.
+            possible = [offsets - cursor.suspects for offsets, cursor in zip(unfinished, self.cursors, strict=True)]
+            guilty = self._oldest(possible, dead)
         for partition, offset in guilty:
             cursor = self.cursors[partition]
             known = cursor.failures.get(offset)
@@ -1170,20 +1287,15 @@ class Group:
             cursor.suspects |= offsets
 
     @staticmethod
-    def _oldest(unfinished: list[BitMap64], dead: Dead) -> list[tuple[int, int]]:
+    def _oldest(possible: list[BitMap64], dead: Dead) -> list[tuple[int, int]]:
         """As many of the oldest deliveries as the member could have been handling at once."""
-        found: dict[tuple[int, int], None] = {}
-        for partition, start, end in dead.grants:
-            at = start
-            while len(found) < dead.concurrency:
-                at = unfinished[partition].next_set_bit(at) if _has_from(unfinished[partition], at) else end
-                if at >= end:
-                    break
-                found[partition, at] = None
-                at += 1
+        found: list[tuple[int, int]] = []
+        for partition, granted in dead.grants:
+            offsets = granted & possible[partition]
+            found += [(partition, offset) for offset in offsets[: dead.concurrency - len(found)]]
             if len(found) >= dead.concurrency:
                 break
-        return list(found)
+        return found
 
     # -- snapshot ---------------------------------------------------------------------------------------------------
 
@@ -1223,8 +1335,9 @@ class Group:
             alike: dict[tuple[Failure, int], list[int]] = {}
             for offset, failure in cursor.failures.items():
                 at = due.get(offset)
-                due_us = now_us if at is None else now_us + round((at - now) * 1e6)
-                alike.setdefault((failure, due_us // 100_000 * 100_000), []).append(offset)
+                due_us = now_us if at is None else now_us + math.ceil((at - now) * 1e6)
+                # Later rather than earlier, so that those that are due at about the same time are stored together.
+                alike.setdefault((failure, -(-due_us // 100_000) * 100_000 if due_us > now_us else 0), []).append(offset)
             for (failure, due_us), offsets in alike.items():
                 failed = ops.Failed(0, due_us, failure.first_s, failure.last_s, failure.count, failure.reason)
                 parts.append(ops.encode_failed_all(*head, failed, offsets))
@@ -1260,7 +1373,3 @@ class Group:
             for cursor, offset in begun
         ]
         return parts
-
-
-def _has_from(offsets: BitMap64, at: int) -> bool:
-    return bool(offsets) and offsets.max() >= at

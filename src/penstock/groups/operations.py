@@ -215,9 +215,12 @@ def decode_ranges(operation: Operation) -> tuple[int, int, list[tuple[int, int]]
 def decode_bitmap(data: bytes | memoryview) -> BitMap64:
     """A stored bitmap. Raises `BadBytes`."""
     try:
-        return BitMap64.deserialize(bytes(data))
-    except (ValueError, RuntimeError, MemoryError) as error:
+        bitmap = BitMap64.deserialize(bytes(data))
+    except (ValueError, IndexError, RuntimeError, MemoryError) as error:
         raise BadBytes("group bitmap", str(error)) from None
+    if len(bitmap.serialize()) != len(data):
+        raise BadBytes("group bitmap", "has bytes that belong to nothing")
+    return bitmap
 
 
 def decode_failed(operation: Operation) -> Failed:

@@ -66,6 +66,7 @@ class Groups:
         self._stop = False
         self._thread: threading.Thread | None = None
         self._background = False
+        self._careful = False
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -82,8 +83,9 @@ class Groups:
         self._logs_of = logs_of
         self._mover = mover
         self._background = background
+        self._careful = not volume.was_closed_in_order
         for group in self._by_id.values():
-            group.attach(logs_of(group.topic_id), self._clock, mover)
+            group.attach(logs_of(group.topic_id), self._clock, mover, careful=self._careful)
 
     def stop(self) -> None:
         """No more flushing in the background; closing the volume commits what is left."""
@@ -183,7 +185,7 @@ class Groups:
             return
         group = Group(operation.group_id, topic_id, topic, name, _settings(values["settings"]), starts, self)
         if self._logs_of is not None and self._mover is not None:
-            group.attach(self._logs_of(topic_id), self._clock, self._mover)
+            group.attach(self._logs_of(topic_id), self._clock, self._mover, careful=self._careful)
         self._by_id[group.identity] = group
         self._by_name[topic_id, name] = group
         self._next_id = max(self._next_id, operation.group_id + 1)

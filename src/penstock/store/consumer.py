@@ -82,6 +82,7 @@ class Consumer:
         while True:
             waiter = threading.Lock()
             waiter.acquire()
+            woken = False
             group.add_waiter(waiter)
             try:
                 found = group.take(member, count)
@@ -93,9 +94,9 @@ class Consumer:
                 until_event = group.wait_seconds()
                 if until_event is not None and (left is None or until_event < left):
                     left = max(until_event, 0.0005)
-                waiter.acquire(timeout=-1 if left is None else left)
+                woken = waiter.acquire(timeout=-1 if left is None else left)
             finally:
-                group.remove_waiter(waiter)
+                group.remove_waiter(waiter, woken=woken)
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:

@@ -626,7 +626,7 @@ class Store:
     def _retain_log(self, topic: Topic, log: PartitionLog) -> tuple[int, int]:
         settings = topic.settings
         groups = self._groups.of_topic(topic.topic_id)
-        finished = min([group.cursors[log.identity.partition].next_offset for group in groups], default=None)
+        finished = min([group.position(log.identity.partition) for group in groups], default=None)
         until_acked = settings.retain == "until_acked" and finished is not None
         if until_acked:
             assert finished is not None

@@ -139,12 +139,12 @@ class Worker:
                     return
                 finally:
                     if messages:
-                        group.remove_waiter(waiter)
+                        group.remove_waiter(waiter, woken=arrived.is_set())
                 if not messages:
                     try:
                         await asyncio.wait_for(arrived.wait(), group.wait_seconds())
                     except TimeoutError:
-                        group.remove_waiter(waiter)
+                        group.remove_waiter(waiter, woken=arrived.is_set())
             task = loop.create_task(self._handle_async(messages))
             tasks.add(task)
             task.add_done_callback(tasks.discard)

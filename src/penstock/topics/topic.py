@@ -86,6 +86,8 @@ class Topic:
         pairs = publication.header_pairs(headers)
         time_us = None if timestamp is None else check_moment_us("timestamp", timestamp)
         self.check_size(publication.message_bytes(data, key_data, pairs))
+        if data is not None and key_data is None and not pairs and time_us is None and dedup_key is None:
+            return encode_single(data), None
         batch = encode_batch(
             [data],
             keys=None if key_data is None else [key_data],
@@ -348,7 +350,7 @@ def _values(values: object) -> list[bytes | None]:
         b"".join(found)  # the quick look: all of them are bytes-like
     except TypeError:
         return [publication.value_bytes(value) for value in found]
-    if any(type(value) is not bytes for value in found):
+    if set(map(type, found)) != {bytes}:
         return [publication.value_bytes(value) for value in found]
     return found
 

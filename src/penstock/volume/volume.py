@@ -159,6 +159,8 @@ class Volume:
         self._cycle_work = _Prepared()
         self._pending_bytes_max = settings.frame_bytes // 2
         self.reports: dict[int, TailReport] = {}
+        self.was_closed_in_order = True
+        """Whether the last owner closed the store, or there was none."""
         self._foreign_sections: dict[int, bytes] = {}
         self.recovered_others: list[tuple[int, int, bytes]] = []
         """(frame number, owner, body) of entries of layers above that recovery found behind the checkpoint."""
@@ -264,6 +266,7 @@ class Volume:
         self._topics = {record.name: record for record in topics}
         self._logs = recovered.logs
         self.log_epoch = recovered.log_epoch
+        self.was_closed_in_order = recovered.log_epoch == checkpoint.log_epoch
         self.reports = recovered.reports
         self.recovered_others = recovered.others
         self._restore_layers(checkpoint)

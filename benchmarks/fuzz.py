@@ -24,6 +24,8 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyroaring import BitMap64
+
 from penstock.errors import PenstockError
 from penstock.format import columns as c
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
@@ -60,14 +62,26 @@ from penstock.format.frame import (
 from penstock.format.index import INDEX_MAGIC, IndexSnapshot
 from penstock.format.merge import merge
 from penstock.format.segment import FOOTER_MAGIC, SEGMENT_MAGIC, Footer, SegmentHeader
+from penstock.format.stage import (
+    STAGE_FOOTER_BYTES,
+    STAGE_MAGIC,
+    decode_stage,
+    encode_stage_entry,
+    encode_stage_footer,
+    encode_stage_header,
+)
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
+from penstock.groups import operations as ops
+from penstock.settings import GroupSettings
+from penstock.testing import FakeClock
+from penstock.topics.producers import Producers
 from penstock.volume.document import decode_document, encode_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK_INPUTS = 5_000
-WEIGHTS = {"batch": 6, "arrow": 2, "frame": 2, "state": 2}
+WEIGHTS = {"batch": 6, "arrow": 2, "frame": 2, "state": 2, "group operations": 3}
 """A decoder with more to get wrong gets more inputs."""
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -164,6 +178,62 @@ def read_frame(data: bytes) -> None:
             Batch(entry.body)
 
 
+OPERATIONS: dict[int, Callable[[ops.Operation], object]] = {
+    ops.MADE: ops.decode_document,
+    ops.CONFIGURED: ops.decode_document,
+    ops.LEASED: ops.decode_ranges,
+    ops.FINISHED: lambda operation: read_bitmap(ops.decode_bitmap(operation.body)),
+    ops.FAILED: ops.decode_failed,
+    ops.RETURNED: ops.decode_ranges,
+    ops.BEGUN: ops.decode_begun,
+    ops.SOUGHT: ops.decode_number,
+    ops.COMMITTED: ops.decode_number,
+    ops.LEFT: ops.decode_number,
+    ops.POSITION: lambda operation: read_bitmap(ops.decode_position(operation)[1]),
+    ops.SUSPECTS: lambda operation: read_bitmap(ops.decode_bitmap(operation.body)),
+    ops.FAILED_ALL: lambda operation: read_bitmap(ops.decode_failed_all(operation)[1]),
+    ops.NEXT_ID: ops.decode_number,
+}
+"""How the body of each kind of group operation is read; that of a deleted group has nothing to say."""
+
+
+def read_operations(data: bytes) -> None:
+    """What replay does with an entry of the groups, and restoring with their section of a checkpoint."""
+    for operation in ops.operations(data):
+        decode = OPERATIONS.get(operation.kind)
+        if decode is not None:
+            decode(operation)
+
+
+def read_bitmap(bitmap: BitMap64) -> None:
+    """Use a bitmap that was taken: the library is C code, and one that is not sound may bring the process down."""
+    if bitmap:
+        low, high = bitmap.min(), bitmap.max()
+        if low not in bitmap or high not in bitmap or not low <= high or len(bitmap) > high - low + 1:
+            raise Broken(f"a bitmap of {len(bitmap)} offsets from {low} to {high}")
+    other = BitMap64(range(0, 100_000, 3))
+    if len(other & bitmap) + len(other - bitmap) != len(other):
+        raise Broken("a bitmap that is neither here nor there")
+    other |= bitmap
+    other.remove_range(0, 70_000)
+    other.add_range(10, 20)
+    if BitMap64.deserialize(bitmap.serialize()) != bitmap:
+        raise Broken("a bitmap that is another one when it is stored again")
+
+
+def read_producers(data: bytes) -> None:
+    """What replay does with an entry of the producers; what they took goes through a snapshot unchanged."""
+    producers, again = Producers(FakeClock(now_us=0)), Producers(FakeClock(now_us=0))
+    producers.replay(data)
+    snapshot = producers.snapshot()
+    try:
+        again.restore(snapshot)
+    except PenstockError as error:
+        raise Broken(f"replay() passed and then, of its snapshot: {error!r}") from error
+    if again.snapshot() != snapshot:
+        raise Broken("a snapshot of a snapshot is another one")
+
+
 # -- valid inputs -----------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +290,64 @@ def frame_samples() -> list[bytes]:
     return [bytes(encode_frame(9, 0xAB, 1, 4, list(entries))), bytes(encode_frame(1, 2, 3, 1, [entries[2]]))]
 
 
+def checkpoint_samples() -> list[bytes]:
+    """Checkpoints with and without logs and sections."""
+    empty = Checkpoint(b"s" * 16, 1, 2, 3, 4, 5, clean=True, next_log_id=6, rows=())
+    rows = (LogRow(1, 2, 3, 4, 5, 6),) * 3
+    sections = ((1, b"groups"), (2, b""), (3, b"a multiple of 8."))
+    return [
+        empty.encode(),
+        empty._replace(clean=False, rows=rows).encode(),
+        empty._replace(rows=rows[:1], sections=sections).encode(),
+    ]
+
+
+def operation_samples() -> list[bytes]:
+    """Each kind of group operation, and all of them in one entry; with each kind of container in a bitmap."""
+    made = {"topic_id": "00" * 16, "topic": "t", "name": "g", "settings": GroupSettings().to_json(), "starts": [0, 7]}
+    failed = ops.Failed(3, 1_700_000_000_000_000, 1_700_000_000, 1_700_000_009, 2, "ValueError: \N{SNOWMAN}")
+    dense = BitMap64(range(100, 200_000, 2))
+    single = [
+        ops.encode_document(ops.MADE, 1, made),
+        ops.encode_document(ops.CONFIGURED, 1, GroupSettings(ordered=True).to_json()),
+        ops.encode_document(ops.DELETED, 1, {}),
+        ops.encode_ranges(ops.LEASED, 1, 1, 2, 3, 4, [(0, 5), (7, 9)]),
+        *ops.encode_finished(1, 1, 2, [1, 2, 70_000, 1 << 40]),
+        *ops.encode_finished(1, 1, 2, list(dense[:4096])),
+        ops.encode_failed(1, 1, 2, failed),
+        ops.encode_ranges(ops.RETURNED, 1, 1, 2, 3, 0, [(7, 9)]),
+        ops.encode_begun(1, 1, 2, 3, 4),
+        ops.encode_offset(ops.SOUGHT, 1, 1, 3, 5),
+        ops.encode_offset(ops.COMMITTED, 1, 1, 3, 6),
+        ops.encode_left(1, 3),
+        ops.encode_position(1, 1, 2, 3000, BitMap64(range(10, 2000))),
+        ops.encode_position(0, 1, 2, 0, BitMap64()),
+        ops.encode_bitmap(ops.SUSPECTS, 1, 1, 2, BitMap64(range(5, 5_000, 3)) | BitMap64(range(1 << 33, (1 << 33) + 100_000))),
+        ops.encode_failed_all(1, 1, 2, failed, [1, 2, 3, 9]),
+        ops.encode_offset(ops.NEXT_ID, 0, 0, 0, 2),
+    ]
+    return [*single, b"".join(single[:4] + single[6:])]
+
+
+def producer_samples() -> list[bytes]:
+    """Entries of both kinds."""
+    incarnation = b'{"id":72623859790382856,"incarnation":2,"time_us":1700000000000000}'
+    transaction = b'{"producer":"job","number":9,"time_us":1700000000000000,"result":{"messages":3,"stages":[1,null,"x",1e9]}}'
+    entries = [struct.pack("<B3xI", kind, len(text)) + text for kind, text in ((1, incarnation), (2, transaction))]
+    return [*entries, b"".join(entries)]
+
+
+def stage_samples() -> list[bytes]:
+    """Stages, empty and with batches."""
+    samples = []
+    for batches in ([], [encode_single(b"staged"), encode_batch([b"one", None], keys=[b"k", b""])]):
+        data = encode_stage_header(b"s" * 16, "job", 1_700_000_000_000_000)
+        for batch in batches:
+            data += encode_stage_entry(b"t" * 16, 1) + stamped(batch, 0)
+        samples.append(data + encode_stage_footer(crc32c(data), len(batches), len(data) + STAGE_FOOTER_BYTES))
+    return samples
+
+
 # -- checksums made right ---------------------------------------------------------------------------------------------
 
 
@@ -269,6 +397,30 @@ def mend_document(data: bytearray) -> None:
         return
 
 
+def mend_stage(data: bytearray) -> None:
+    """Make the checksum and the length in the footer fit."""
+    end = len(data) - STAGE_FOOTER_BYTES
+    if end >= 0:
+        _U32.pack_into(data, end + 4, crc32c(memoryview(data)[:end]))
+        _U64.pack_into(data, end + 16, len(data))
+
+
+def mend_list(length_at: int, head_bytes: int) -> Callable[[bytearray], None]:
+    """For a list of entries with a length each and no checksum of its own: let the last one end where the bytes do."""
+
+    def mend(data: bytearray) -> None:
+        at = 0
+        while len(data) - at >= head_bytes:
+            (length,) = _U32.unpack_from(data, at + length_at)
+            left = len(data) - at - head_bytes
+            if length > left:
+                _U32.pack_into(data, at + length_at, left)
+                return
+            at += head_bytes + length
+
+    return mend
+
+
 @lru_cache(maxsize=1)
 def targets() -> dict[str, Target]:
     """All decoders by name."""
@@ -296,15 +448,10 @@ def targets() -> dict[str, Target]:
             INDEX_MAGIC,
             mend_range(8, 12, None),
         ),
-        "checkpoint": Target(
-            [
-                Checkpoint(b"s" * 16, 1, 2, 3, 4, 5, clean=True, next_log_id=6, rows=()).encode(),
-                Checkpoint(b"s" * 16, 1, 2, 3, 4, 5, clean=False, next_log_id=6, rows=(LogRow(1, 2, 3, 4, 5, 6),) * 3).encode(),
-            ],
-            Checkpoint.decode,
-            CHECKPOINT_MAGIC,
-            mend_range(8, 12, None),
-        ),
+        "checkpoint": Target(checkpoint_samples(), Checkpoint.decode, CHECKPOINT_MAGIC, mend_range(8, 12, None)),
+        "stage": Target(stage_samples(), decode_stage, STAGE_MAGIC, mend_stage),
+        "group operations": Target(operation_samples(), read_operations, b"", mend_list(12, 16)),
+        "producers": Target(producer_samples(), read_producers, b"", mend_list(4, 8)),
         "document": Target(
             [
                 encode_document({"format": 1, "id": "00" * 16, "required": [], "generation": 1}),
@@ -428,11 +575,11 @@ def run(seed: int, inputs: int, workers: int, names: list[str]) -> tuple[Counter
 def report(counts: Counter[tuple[str, str]], seconds: float) -> None:
     """Print what became of the inputs, by decoder."""
     outcomes = sorted({outcome for _, outcome in counts}, key=lambda outcome: (outcome != "taken", outcome))
-    print(f"{'decoder':16}{'inputs':>12}" + "".join([f"{outcome:>20}" for outcome in outcomes]))
+    print(f"{'decoder':18}{'inputs':>12}" + "".join([f"{outcome:>20}" for outcome in outcomes]))
     for name in targets():
         row = [counts[name, outcome] for outcome in outcomes]
         if any(row):
-            print(f"{name:16}{sum(row):>12,}" + "".join([f"{number:>20,}" for number in row]))
+            print(f"{name:18}{sum(row):>12,}" + "".join([f"{number:>20,}" for number in row]))
     print(f"{counts.total():,} inputs in {seconds:.1f} s, {counts.total() / seconds:,.0f} inputs/s")
 
 

@@ -37,6 +37,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
-    "OpenStage",     "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings", "StoreStats",
-    "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
+    "OpenStage", "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings",
+    "StoreStats", "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
 ]  # fmt: skip

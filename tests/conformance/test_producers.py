@@ -286,24 +286,28 @@ def restless() -> Iterator[None]:
 
 def test_sending_beside_closing_never_hangs(live_store: Store, restless: None) -> None:
     """Each message is stored, or refused with a typed error; when close is back no future is open, and nobody has to ask."""
-    for _ in range(60):
-        producer = live_store.producer("t", linger=0.05)
-        futures: list[Any] = []
-        begun = threading.Event()
+    enough = threading.Event()
 
-        def send(producer: Any = producer, futures: list[Any] = futures, begun: threading.Event = begun) -> None:
-            with contextlib.suppress(Closed):
-                while True:
-                    futures.append(producer.send(b"x"))
-                    begun.set()
+    def send(producer: Any, futures: list[Any], begun: threading.Event) -> None:
+        with contextlib.suppress(Closed):
+            while not enough.is_set():
+                futures.append(producer.send(b"x"))
+                begun.set()
 
-        sending = [Running(send) for _ in range(2)]
-        assert begun.wait(PATIENCE)
-        Running(producer.close).result()
-        for one in sending:
-            one.result()
-        assert all(future.done() for future in futures), "a future was left behind"
-        assert all(future.exception() is None or isinstance(future.exception(), PenstockError) for future in futures)
+    try:
+        for _ in range(60):
+            producer = live_store.producer("t", linger=0.05)
+            futures: list[Any] = []
+            begun = threading.Event()
+            sending = [Running(send, producer, futures, begun) for _ in range(2)]
+            assert begun.wait(PATIENCE)
+            Running(producer.close).result()
+            for one in sending:
+                one.result()
+            assert all(future.done() for future in futures), "a future was left behind"
+            assert all(future.exception() is None or isinstance(future.exception(), PenstockError) for future in futures)
+    finally:
+        enough.set()
 
 
 def test_a_callback_that_sends_does_not_keep_a_producer_from_closing(live_store: Store) -> None:
@@ -311,14 +315,22 @@ def test_a_callback_that_sends_does_not_keep_a_producer_from_closing(live_store:
     producer = live_store.producer("t", linger=NEVER)
     futures: list[Any] = []
 
+    enough = threading.Event()
+
     def again(_: object) -> None:
         with contextlib.suppress(Closed):
-            futures.append(producer.send(b"again", on_done=again))
+            if not enough.is_set():
+                futures.append(producer.send(b"again", on_done=again))
 
     futures.append(producer.send(b"first", on_done=again))
-    Running(producer.close).result()
-    assert all(future.done() for future in futures)
-    assert len(stored(live_store, "t")) == len(futures)
+    closing = Running(producer.close)
+    try:
+        closing.result()
+        assert all(future.done() for future in futures)
+        assert len(stored(live_store, "t")) == len(futures)
+    finally:
+        enough.set()
+        futures[-1].exception(PATIENCE)
 
 
 def test_closing_the_store_answers_every_future(live: Backend) -> None:

@@ -6,8 +6,10 @@ import re
 
 import pytest
 
-from penstock.format import batch_header, checkpoint, frame, index, segment
+from penstock.format import batch_header, checkpoint, frame, index, segment, stage
+from penstock.groups.registry import GROUPS_OWNER
 from penstock.log import positions
+from penstock.topics.producers import PRODUCERS_OWNER
 from tests.docs.pages import ROOT, blocks, drawings
 
 PAGE = (ROOT / "docs" / "file-format.md").read_text()
@@ -27,14 +29,21 @@ def test_no_layout_is_drawn_that_no_codec_has() -> None:
 def test_every_codec_has_a_drawing() -> None:
     """Each kind of file and each unit inside one is drawn above its codec."""
     drawn = {place.partition(":")[0] for place in drawings()}
-    names = {"batch_header", "columns", "state", "segment", "index", "frame", "checkpoint"}
-    assert drawn >= {*[f"format/{name}.py" for name in names], "log/positions.py"}
+    names = {"batch_header", "columns", "state", "segment", "index", "frame", "checkpoint", "stage"}
+    others = {"log/positions.py", "groups/operations.py", "topics/producers.py"}
+    assert drawn >= {*[f"format/{name}.py" for name in names], *others}
 
 
 def test_every_magic_is_in_the_drawings() -> None:
     """The first bytes of each kind of file stand on the page as they are in the code."""
     magics = {
         batch_header.MAGIC, checkpoint.CHECKPOINT_MAGIC, frame.JOURNAL_MAGIC, frame.FRAME_MAGIC, index.INDEX_MAGIC,
-        segment.SEGMENT_MAGIC, segment.FOOTER_MAGIC, positions.MAGIC.to_bytes(8, "little"),
+        segment.SEGMENT_MAGIC, segment.FOOTER_MAGIC, positions.MAGIC.to_bytes(8, "little"), stage.STAGE_MAGIC,
+        stage._FOOTER_MAGIC,
     }  # fmt: skip
     assert {magic.decode() for magic in magics} == set(re.findall(r'"([A-Z0-9]{4,8})"', "".join(blocks(PAGE, "layout"))))
+
+
+def test_the_owners_of_entries_and_sections_are_on_the_page() -> None:
+    """Each layer above has a number, which is never used for another one."""
+    assert f"{GROUPS_OWNER} is the [groups](#groups), {PRODUCERS_OWNER} the [producers](#producers)" in PAGE

@@ -11,7 +11,15 @@ import pytest
 
 from penstock import errors
 from penstock.errors import PenstockError
-from penstock.settings import STORE_SETTINGS, TOPIC_SETTINGS, Setting, StoreSettings, TopicSettings
+from penstock.settings import (
+    GROUP_SETTINGS,
+    STORE_SETTINGS,
+    TOPIC_SETTINGS,
+    GroupSettings,
+    Setting,
+    StoreSettings,
+    TopicSettings,
+)
 from penstock.values import KIB, MIB
 from tests.docs.pages import ROOT, rows
 
@@ -26,7 +34,7 @@ def shown(value: object, unit: str) -> str:
     """A value as the page writes it."""
     if value is None:
         return ""
-    if not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int):
         return f"`{value}`"
     for size, name in ((MIB, "MiB"), (KIB, "KiB")):
         if unit == "bytes" and value and value % size == 0:
@@ -40,13 +48,17 @@ def row_of(setting: Setting) -> list[str]:
 
 
 def test_every_setting_is_documented_and_none_is_unknown() -> None:
-    """The two tables of the page are the two tables of the code: default, unit, limits and meaning."""
-    assert rows(SETTINGS_PAGE, "name") == [row_of(setting) for setting in (*STORE_SETTINGS, *TOPIC_SETTINGS)]
+    """The three tables of the page are the three tables of the code: default, unit, limits and meaning."""
+    settings = (*STORE_SETTINGS, *TOPIC_SETTINGS, *GROUP_SETTINGS)
+    assert rows(SETTINGS_PAGE, "name") == [row_of(setting) for setting in settings]
 
 
-@pytest.mark.parametrize(("settings", "table"), [(StoreSettings(), STORE_SETTINGS), (TopicSettings(), TOPIC_SETTINGS)])
+@pytest.mark.parametrize(
+    ("settings", "table"),
+    [(StoreSettings(), STORE_SETTINGS), (TopicSettings(), TOPIC_SETTINGS), (GroupSettings(), GROUP_SETTINGS)],
+)
 def test_the_tables_of_settings_are_the_fields_of_their_classes(
-    settings: StoreSettings | TopicSettings, table: tuple[Setting, ...]
+    settings: StoreSettings | TopicSettings | GroupSettings, table: tuple[Setting, ...]
 ) -> None:
     """A setting has one default, which stands in the table and in the class."""
     values = {name: getattr(settings, name) for name in settings.__slots__}

@@ -1,0 +1,39 @@
+"""What the docstrings of the package show happens."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+import penstock
+from penstock import aio
+from tests.docs.pages import ROOT, blocks
+
+
+@pytest.mark.parametrize("module", [penstock, aio], ids=lambda module: module.__name__)
+def test_the_examples_in_a_docstring_are_true(module) -> None:
+    """Each line is run, and what it prints is compared."""
+    found = doctest.testmod(module)
+    assert found.attempted >= 3
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/how-to.md"])
+def test_a_page_to_type_along_has_code(page: str) -> None:
+    """Else the test that runs the code of pages would have nothing to run there."""
+    assert len(blocks((ROOT / page).read_text(), "python")) >= 10
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "async_queue", "dead_letters", "deduplication", "demo", "ordered", "producer_consumer", "queue_face", "replay", "simple",
+        "transactions", "workers",
+    ],
+)  # fmt: skip
+def test_each_feature_has_an_example(name: str) -> None:
+    """`test_an_example_runs_to_its_end` runs all that are there; these are there."""
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    assert text.startswith('"""')
+    assert "assert " in text, "an example checks what it shows"

@@ -8,7 +8,8 @@ import math
 from penstock.errors import BadArgument
 
 US_PER_SECOND = 1_000_000
-TIME_US_MAX = (1 << 62) - 1
+_SECONDS_LEAST, _SECONDS_END = -62_135_596_800, 253_402_300_800
+"""The years 1 to 9999, which is what a datetime can say."""
 
 
 def shown(value: object) -> str:
@@ -56,9 +57,9 @@ def check_moment_us(name: str, value: object) -> int:
         return (since.days * 86_400 + since.seconds) * US_PER_SECOND + since.microseconds
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadArgument(name, shown(value), "must be an aware datetime or a number of seconds since 1970")
-    if not (math.isfinite(value) and abs(value) * US_PER_SECOND <= TIME_US_MAX):
-        raise BadArgument(name, shown(value), "is no moment that can be stored")
-    return round(value * US_PER_SECOND)
+    if not (math.isfinite(value) and _SECONDS_LEAST <= value < _SECONDS_END):
+        raise BadArgument(name, shown(value), "is no moment in the years 1 to 9999")
+    return min(round(value * US_PER_SECOND), _SECONDS_END * US_PER_SECOND - 1)
 
 
 def check_one_of(name: str, value: object, choices: tuple[str, ...]) -> str:

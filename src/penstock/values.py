@@ -17,7 +17,9 @@ MESSAGE_BYTES_MAX = 64 * MIB
 KEY_BYTES_MAX = 64 * KIB
 HEADER_NAME_BYTES_MAX = 64 * KIB
 HEADERS_MAX = 1_000
-"""Headers of one message."""
+"""Headers of one message that is published."""
+HEADERS_STORED_MAX = HEADERS_MAX + 24
+"""Headers of one message that is stored: dead-lettering adds some."""
 BATCH_MESSAGES_MAX = 100_000
 BATCH_BYTES_FLOOR = 8 * MIB
 BATCH_OVERHEAD_BYTES = 64 * KIB

@@ -529,6 +529,24 @@ def test_a_block_may_finish_its_message_itself(store: Store, finish: str) -> Non
         }[finish]
 
 
+@pytest.mark.parametrize("watched", [False, True], ids=["nobody looks", "somebody asks for more"])
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+def test_a_block_may_take_longer_than_the_lease(backend: Backend, watched: bool, fails: bool) -> None:
+    """However long it takes, and whether or not another member asks meanwhile: the message is its own until the block ends."""
+    store = backend.open()
+    store.publish("t", b"x")
+    with store.subscribe("t", "g", lease=10) as consumer, store.subscribe("t", "g", lease=10) as other:
+        with contextlib.suppress(ZeroDivisionError), one(consumer) as message:
+            for _ in range(10):
+                backend.advance(11)
+                if watched:
+                    assert other.get(timeout=0) is None
+            _ = 1 // (0 if fails else 1)
+        assert message.attempt == 1
+        numbers = stats(store)
+        assert (numbers.acked, numbers.nacked, numbers.expired_leases) == ((0, 1, 0) if fails else (1, 0, 0))
+
+
 def test_a_block_keeps_its_lease_while_it_runs(live_store: Store) -> None:
     """A handler slower than the lease is not overtaken by a second delivery."""
     live_store.publish("t", b"x")

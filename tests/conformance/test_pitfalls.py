@@ -628,7 +628,7 @@ def test_d16_an_ack_that_could_not_be_stored_is_told() -> None:
         message.ack(wait=True)
     again = _open(files.crash(random.Random(1), keep="nothing"), clock)
     clock.advance(60)
-    assert offsets(take(again.subscribe("t", "g"))) == [0, 1]
+    assert offsets(drain(again.subscribe("t", "g"))) == [0, 1]
 
 
 def test_d18_a_consumer_that_cannot_read_says_so(backend: Backend) -> None:

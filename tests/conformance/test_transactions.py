@@ -251,6 +251,26 @@ def test_a_message_that_is_given_back_inside_drops_the_transaction(store: Store)
         assert one(consumer).attempt == 2
 
 
+def test_a_transaction_inside_a_block_finishes_its_message(backend: Backend) -> None:
+    """The two go together: the block has nothing left to do, and if the transaction fails the block nacks, whatever time it took."""
+    store = backend.open()
+    store.publish_many("in", numbered(2))
+    store.create_topic("out")
+    with store.subscribe("in", "g", lease=10) as consumer:
+        with one(consumer) as message, store.transaction() as t:
+            t.publish("out", b"result")
+            t.ack(message)
+            backend.advance(100)
+        with pytest.raises(RuntimeError), one(consumer) as message, store.transaction() as t:
+            t.publish("out", b"dropped")
+            t.ack(message)
+            backend.advance(100)
+            raise RuntimeError
+    assert stored(store, "out") == [b"result"]
+    numbers = store.stats().topics["in"].groups["g"]
+    assert (numbers.acked, numbers.nacked, numbers.expired_leases) == (1, 1, 0)
+
+
 def test_a_message_is_acked_by_one_transaction(store: Store) -> None:
     """The second one that tries is dropped, with what it published."""
     store.publish("in", b"x")

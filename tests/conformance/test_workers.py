@@ -248,10 +248,10 @@ def test_a_slow_handler_keeps_its_message(live_store: Store) -> None:
     live_store.publish("t", b"x")
     seen = Seen()
 
-    @live_store.worker("t", group="g", lease=0.3, concurrency=2)
+    @live_store.worker("t", group="g", lease=0.8, concurrency=2)
     def handle(message: Any) -> None:
         seen.add(message.attempt)
-        time.sleep(1.2)
+        time.sleep(2)
 
     with running(live_store):
         seen.wait_for(1)

@@ -87,6 +87,31 @@ def test_messages_handled_beside_a_poison_are_not_condemned_with_it() -> None:
     assert [letter.value for letter in store.dead_letters("t").list()] == [b"0"]
 
 
+def test_a_poison_of_one_group_condemns_nothing_in_another() -> None:
+    """Both groups work in the process that dies; the other one's message takes longer than the poison does, every time."""
+    files = SimulatedFileSystem()
+    store = open_store(files)
+    store.publish("t", b"0")
+    deaths = 0
+    while deaths < 8:
+        healthy = store.subscribe("t", "healthy", max_deliveries=3)
+        deadly = store.subscribe("t", "deadly", max_deliveries=3)
+        slow = healthy.get(timeout=0)
+        poison = deadly.get(timeout=0)
+        if poison is None and slow is not None:
+            # It has to wait until the other one is done: then there is no doubt whose fault it is.
+            slow.ack()
+            poison = deadly.get(timeout=0)
+        if poison is None:
+            break
+        store.flush()
+        files = files.kill()
+        deaths += 1
+        store = open_store(files)
+    assert deaths <= 4
+    assert [letter.headers["x-dlq-group"] for letter in store.dead_letters("t").list()] == [b"deadly"]
+
+
 # -- acks -------------------------------------------------------------------------------------------------------------------
 
 

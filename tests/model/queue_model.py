@@ -314,45 +314,50 @@ def i17_acks_recover_as_a_prefix(model: GroupModel, group: Group, ends: list[int
                 assert not finished, f"{place} of {model.name} is lost: nobody acked it"
 
 
-def i21_counts_survive(model: GroupModel, group: Group) -> None:
-    """After a crash: no count is lower than it was durably; each consumer that died adds one at most, to what it may have held."""
+def i21_counts_survive(model: GroupModel, group: Group, consumers: int) -> None:
+    """After a crash: no count is lower than it was durably, and each consumer that died adds one at most, to what it may have held."""
+    blamed: list[Place] = []
     raised: list[Place] = []
     for cursor in group.cursors:
         partition = cursor.partition
         counts = {(partition, offset): failure.count for offset, failure in cursor.failures.items()}
-        places = {place for place in (*counts, *model.durable.failures) if place[0] == partition}
-        for place in places:
+        for place in {place for place in (*counts, *model.durable.failures) if place[0] == partition}:
             if place[1] < cursor.scan and place[1] not in cursor.open:
                 continue
             count, least = counts.get(place, 0), model.durable.failures.get(place, 0)
             most = max(least, model.now.failures.get(place, 0))
             assert count >= least, f"{place} of {model.name} had failed {least} times, now {count}"
             assert count <= most + 1, f"{place} of {model.name} had failed {most} times, now {count}"
+            if count > least:
+                blamed.append(place)
             if count > most:
                 raised.append(place)
                 assert place in model.touched, f"{place} of {model.name} was with nobody, and is blamed"
-    i21_a_death_is_counted(model, group, raised)
+    assert len(raised) <= consumers, f"{consumers} consumers of {model.name} died, and {raised} are blamed"
+    i21_a_death_is_counted(model, blamed)
 
 
-def i21_a_death_is_counted(model: GroupModel, group: Group, raised: list[Place]) -> None:
+def i21_a_death_is_counted(model: GroupModel, blamed: list[Place]) -> None:
     """A consumer that died with messages in its hands, durably so, has one of them blamed, and a suspect before all others."""
-    holders = set(model.durable.held.values())
-    certain = {
-        holder: [
-            place
-            for place, one in model.durable.held.items()
-            if one == holder and place in model.leases and model.leases[place].consumer._member.identity == holder
-        ]
-        for holder in holders
-    }
-    for places in certain.values():
-        if not places:
-            continue
-        suspects = [place for place in places if place in model.now.suspects]
-        if suspects:
-            assert set(suspects) <= set(raised), f"suspects {suspects} of {model.name} died, and {raised} are blamed"
-        else:
-            assert raised, f"{places} of {model.name} were with a consumer that died, and nothing is blamed"
+    certain: dict[int, list[Place]] = {}
+    for place, holder in model.durable.held.items():
+        lease = model.leases.get(place)
+        if lease is not None and lease.consumer._member.identity == holder:
+            certain.setdefault(holder, []).append(place)
+    suspects = {place for places in certain.values() for place in places} & model.now.suspects
+    assert suspects <= set(blamed), f"suspects {suspects} of {model.name} were begun, and {blamed} are blamed"
+    assert len(blamed) >= len(certain), f"consumers of {model.name} died with {certain}, and {blamed} are blamed"
+
+
+def i28_suspects_are_what_the_dead_held(model: GroupModel, group: Group) -> None:
+    """After a crash: what was suspect and was neither finished nor failed is so still; new ones were with a consumer that died."""
+    found = {(cursor.partition, offset) for cursor in group.cursors for offset in cursor.suspects}
+    lost = (model.durable.suspects & model.now.suspects) - found
+    assert not lost, f"{lost} of {model.name} were suspect"
+    new = found - model.durable.suspects - model.touched
+    assert not new, f"{new} of {model.name} were with nobody, and are suspect"
+    held = {place for place in model.durable.held if place in model.leases} - found
+    assert not held, f"{held} of {model.name} were with a consumer that died, and are not suspect"
 
 
 def i24_dead_letters_are_where_they_belong(model: GroupModel, letter: Message, log: list[bytes]) -> Place:

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from penstock.errors import BadBytes, BadColumn, MessageTooLarge, UnsupportedFormat
 from penstock.format.checksum import crc32c
 from penstock.format.compression import BLOCK_BYTES, COMPRESS_FROM_BYTES, COMPRESS_GAIN, Codec, compress_block, inflate_block
-from penstock.values import BATCH_BYTES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_MAX
+from penstock.values import BATCH_BYTES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_STORED_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,8 +194,8 @@ def encode_headers(messages: Sequence[Headers | None], codec: Codec = Codec.NONE
         counts = [0 if pairs is None else len(pairs) for pairs in messages]
     except TypeError as error:
         raise BadColumn("headers", f"must be lists of pairs of str and bytes ({error})") from None
-    if counts and max(counts) > HEADERS_MAX:
-        raise MessageTooLarge("the number of headers of a message", max(counts), HEADERS_MAX)
+    if counts and max(counts) > HEADERS_STORED_MAX:
+        raise MessageTooLarge("the number of headers of a message", max(counts), HEADERS_STORED_MAX)
     flat = [pair for pairs in messages if pairs for pair in pairs]
     try:
         names = [name.encode() for name, _ in flat]

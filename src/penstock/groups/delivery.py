@@ -19,10 +19,15 @@ PARTITION_BITS = 14
 """A delivery's key in its member's table is ``offset << 14 | partition``: one int, and cheaper than a tuple."""
 
 
+def message_bytes(batch: Batch) -> int:
+    """About how much a message of *batch* takes."""
+    return max(1, len(batch.buffer) // len(batch))
+
+
 class Lot:
     """Messages [index, stop) of one batch that are leased to a member and not handed out yet."""
 
-    __slots__ = ("batch", "cursor", "epoch", "index", "member", "shift", "stop")
+    __slots__ = ("batch", "cursor", "each", "epoch", "index", "member", "shift", "stop")
 
     def __init__(self, member: Member, cursor: Cursor, batch: Batch, index: int, stop: int) -> None:
         self.member = member
@@ -31,6 +36,7 @@ class Lot:
         self.batch = batch
         self.index = index
         self.stop = stop
+        self.each = message_bytes(batch)
         header = batch.header
         # offset = index + shift where the batch is dense; a compacted one must be asked.
         self.shift: int | None = header.first_offset if header.offset_span == header.count else None

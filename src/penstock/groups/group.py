@@ -36,7 +36,7 @@ from penstock.groups import operations as ops
 from penstock.groups.assignment import assign
 from penstock.groups.cursor import Cursor, Failure
 from penstock.groups.dead_letters import Move, is_dead_letter_topic, reason_text
-from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot
+from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, message_bytes
 from penstock.groups.member import Member
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ class Group:
         self._members: dict[int, Member] = {}
         self._waiters: list[Waiter] = []
         self._deadline = math.inf
+        self._due = math.inf
         self._turn = 0
         self._moves: list[Move] = []
         self._unlisten: list[Callable[[], None]] = []
@@ -315,6 +316,7 @@ class Group:
                 kept.append(lot)
                 continue
             member.buffered -= len(lot)
+            member.held_bytes -= len(lot) * lot.each
             if lot.epoch != cursor.epoch:
                 continue
             offsets = BitMap64([lot.offset(index) for index in range(lot.index, lot.stop)]) & cursor.open
@@ -358,13 +360,15 @@ class Group:
                 raise Closed(f"the consumer of {self.topic}/{self.name}")
             if now >= self._deadline:
                 self._expire(now)
+            if now >= self._due:
+                self._collect_due(now)
             found: list[Delivery] = []
             if not member.paused:
                 if member.lots:
                     begun = self._hand_out(member, count, now, found)
                 if len(found) < count and not begun and not member.lots:
                     try:
-                        noted = self._refill(member, now, count)
+                        noted = self._refill(member, count)
                     except PenstockError:
                         if not found:
                             raise
@@ -372,7 +376,9 @@ class Group:
                     if member.lots:
                         begun = self._hand_out(member, count - len(found), now, found)
                 if not found:
-                    member.starved = member.in_flight + member.buffered >= member.prefetch
+                    member.starved = (
+                        member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
+                    )
             moves = self._take_moves()
             more = bool(found) and bool(self._waiters)
             if noted and self._careful:
@@ -401,6 +407,7 @@ class Group:
             cursor = lot.cursor
             if lot.epoch != cursor.epoch:
                 member.buffered -= len(lot)
+                member.held_bytes -= len(lot) * lot.each
                 lots.popleft()
                 continue
             if cursor.suspects or cursor.failures or lot.shift is None:
@@ -448,6 +455,7 @@ class Group:
             lot.index += 1
             member.buffered -= 1
             if offset not in cursor.open:
+                member.held_bytes -= lot.each
                 continue  # finished meanwhile, by a commit
             member.handed[offset << PARTITION_BITS | cursor.partition] = delivery
             found.append(delivery)
@@ -466,7 +474,7 @@ class Group:
 
     # -- leasing ----------------------------------------------------------------------------------------------------
 
-    def _refill(self, member: Member, now: float, count: int) -> bool:
+    def _refill(self, member: Member, count: int) -> bool:
         """Lease more for *member*, which wants *count*; returns whether anything was noted."""
         room = min(member.prefetch - member.in_flight - member.buffered, max(count, LEASE_MESSAGES))
         if room <= 0:
@@ -478,14 +486,12 @@ class Group:
             backlog = sum([cursor.backlog() for cursor in cursors])
             room = min(room, max(1, -(-backlog // len(self._members))))
         leased = False
-        room_bytes = member.prefetch_bytes
+        room_bytes = member.prefetch_bytes - member.held_bytes
+        if room_bytes <= 0:
+            return False
         turn = self._turn
         for step in range(len(cursors)):
             cursor = cursors[(turn + step) % len(cursors)]
-            if cursor.schedule.offsets:
-                due = cursor.schedule.due(now)
-                if due:
-                    cursor.ready |= due
             if self.ordered and (
                 cursor.schedule.offsets
                 or cursor.moving
@@ -528,12 +534,13 @@ class Group:
             if batch is None:
                 break
             index = batch.index_of(cursor.scan)
-            each = max(1, len(batch.buffer) // len(batch))
+            each = message_bytes(batch)
             stop = min(len(batch), index + room - taken, index + max(1, (room_bytes - used) // each))
             if stop > index:
                 lot = Lot(member, cursor, batch, index, stop)
                 member.lots.append(lot)
                 member.buffered += stop - index
+                member.held_bytes += (stop - index) * each
                 if lot.shift is None:
                     # Compacted: only the offsets that are there are open.
                     cursor.open |= BitMap64([lot.offset(at) for at in range(index, stop)])
@@ -595,9 +602,10 @@ class Group:
                 lot = Lot(member, cursor, batch, index, index + 1)
                 member.lots.append(lot)
             member.buffered += 1
+            member.held_bytes += lot.each
             leased.append(offset)
             taken += 1
-            used += max(1, len(batch.buffer) // len(batch))
+            used += lot.each
             if suspect:
                 self._suspects_out.add((cursor.partition, offset))
                 if self.ordered:
@@ -618,18 +626,21 @@ class Group:
             lot = victim.lots[-1]
             if lot.epoch != lot.cursor.epoch:
                 victim.buffered -= len(lot)
+                victim.held_bytes -= len(lot) * lot.each
                 victim.lots.pop()
                 continue
             count = min(wanted, len(lot))
             stolen.append(Lot(member, lot.cursor, lot.batch, lot.stop - count, lot.stop))
             lot.stop -= count
             victim.buffered -= count
+            victim.held_bytes -= count * lot.each
             wanted -= count
             if not len(lot):
                 victim.lots.pop()
         for lot in reversed(stolen):
             member.lots.append(lot)
             member.buffered += len(lot)
+            member.held_bytes += len(lot) * lot.each
             offsets = [lot.offset(at) for at in range(lot.index, lot.stop)]
             self._note_ranges(ops.LEASED, lot.cursor, member, ops.ranges_of(offsets))
         return bool(stolen)
@@ -691,6 +702,7 @@ class Group:
         else:
             late.append(delivery)
             return
+        member.held_bytes -= lot.each
         if lot.epoch != cursor.epoch:
             late.append(delivery)
             return
@@ -729,6 +741,7 @@ class Group:
             else:
                 late.append(delivery)
                 continue
+            member.held_bytes -= lot.each
             if lot.epoch != cursor.epoch:
                 late.append(delivery)
                 continue
@@ -831,7 +844,7 @@ class Group:
         if exhausted and delivery is not None:
             self._plan_move(cursor, offset, failure, delivery._batch, delivery._index)  # noqa: SLF001
         elif delay_s > 0:
-            cursor.schedule.add(offset, now, delay_s)
+            self._schedule(cursor, offset, now, delay_s)
         else:
             cursor.ready.add(offset)
         if self.ordered:
@@ -856,6 +869,7 @@ class Group:
                 if delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch:  # noqa: SLF001
                     if delivery.offset > offset and delivery._running is not COMMITTING:  # noqa: SLF001
                         del table[key]
+                        member.held_bytes -= delivery._lot.each  # noqa: SLF001
                         self._make_ready(cursor, delivery.offset)
                         withdrawn.append(delivery.offset)
                     else:
@@ -926,6 +940,7 @@ class Group:
     def _renew(self, delivery: Delivery, deadline: float, *, own_length: bool) -> None:
         member = delivery._lot.member  # noqa: SLF001
         member.drop(delivery)
+        member.held_bytes += delivery._lot.each  # noqa: SLF001
         delivery._deadline = deadline  # noqa: SLF001
         table = member.extended if own_length else member.handed
         table[delivery.offset << PARTITION_BITS | delivery.partition] = delivery
@@ -966,13 +981,24 @@ class Group:
                 self._hand_over_if_idle(cursor)
         self._deadline = earliest
 
+    def _schedule(self, cursor: Cursor, offset: int, now: float, delay_s: float) -> None:
+        """*offset* may be leased again *delay_s* seconds from now."""
+        self._due = min(self._due, cursor.schedule.add(offset, now, delay_s))
+
+    def _collect_due(self, now: float) -> None:
+        """What is due may be leased again."""
+        self._due = math.inf
+        for cursor in self.cursors:
+            due = cursor.schedule.due(now)
+            if due is not None:
+                cursor.ready |= due
+            following = cursor.schedule.next_due()
+            if following is not None and following < self._due:
+                self._due = following
+
     def wait_seconds(self) -> float | None:
         """How long until time alone may make a message ready; None if only an event can."""
-        earliest = self._deadline
-        for cursor in self.cursors:
-            due = cursor.schedule.next_due()
-            if due is not None and due < earliest:
-                earliest = due
+        earliest = min(self._deadline, self._due)
         if earliest == math.inf:
             return None
         return max(0.0, earliest - self._clock.monotonic())
@@ -1034,7 +1060,7 @@ class Group:
             cursor = move.cursor
             if cursor.generation == move.generation and move.offset in cursor.moving:
                 cursor.moving.discard(move.offset)
-                cursor.schedule.add(move.offset, self._clock.monotonic(), MOVE_AGAIN_S)
+                self._schedule(cursor, move.offset, self._clock.monotonic(), MOVE_AGAIN_S)
 
     def finished_by_move(self, move: Move) -> bytes:
         """The operation that finishes the source of a dead letter, for the frame that writes it."""
@@ -1117,6 +1143,7 @@ class Group:
                 for key, delivery in list(table.items()):
                     if delivery._lot.cursor is cursor and delivery.offset < offset:  # noqa: SLF001
                         del table[key]
+                        member.held_bytes -= delivery._lot.each  # noqa: SLF001
                         delivery._running = False  # noqa: SLF001
                         count += 1
             member.starved = False
@@ -1126,6 +1153,7 @@ class Group:
                 while lot.index < lot.stop and lot.offset(lot.index) < offset:
                     lot.index += 1
                     member.buffered -= 1
+                    member.held_bytes -= lot.each
                 if lot.index >= lot.stop:
                     member.lots.remove(lot)
         self._suspects_out = {(at, one) for at, one in self._suspects_out if at != cursor.partition or one >= offset}
@@ -1208,9 +1236,11 @@ class Group:
                 for key, delivery in list(table.items()):
                     if delivery._lot.cursor is cursor:  # noqa: SLF001
                         del table[key]
+                        member.held_bytes -= delivery._lot.each  # noqa: SLF001
             for lot in [lot for lot in member.lots if lot.cursor is cursor]:
                 member.lots.remove(lot)
                 member.buffered -= len(lot)
+                member.held_bytes -= len(lot) * lot.each
             member.starved = False
         if cursor.successor is not None:
             self._hand_over_if_idle(cursor)
@@ -1263,7 +1293,7 @@ class Group:
                     delay_s = (due_us - now_us) / 1e6
                     if delay_s > 0 and offset in cursor.open and offset not in cursor.suspects:
                         # The clock may have been set back meanwhile: no message waits for ever because of that.
-                        cursor.schedule.add(offset, now, min(delay_s, longest_s))
+                        self._schedule(cursor, offset, now, min(delay_s, longest_s))
                 cursor.ready = cursor.open - cursor.schedule.offsets
             self._due_us = [{} for _ in self.cursors]
 

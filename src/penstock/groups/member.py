@@ -22,8 +22,8 @@ class Member:
     """
 
     __slots__ = (
-        "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "identity", "lots", "paused", "prefetch",
-        "prefetch_bytes", "starved",
+        "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "held_bytes", "identity", "lots", "paused",
+        "prefetch", "prefetch_bytes", "starved",
     )  # fmt: skip
 
     def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> None:
@@ -34,6 +34,8 @@ class Member:
         self.concurrency = concurrency
         self.lots: deque[Lot] = deque()
         self.buffered = 0
+        self.held_bytes = 0
+        """About how much its lots and what it was handed take."""
         self.handed: dict[int, Delivery] = {}
         self.extended: dict[int, Delivery] = {}
         self.cursors: list[Cursor] = []
@@ -60,3 +62,4 @@ class Member:
             del self.handed[key]
         else:
             del self.extended[key]
+        self.held_bytes -= delivery._lot.each  # noqa: SLF001

@@ -26,8 +26,8 @@ class Schedule:
         self.offsets = BitMap64()
         """All that wait."""
 
-    def add(self, offset: int, now: float, delay_s: float) -> None:
-        """*offset* is due *delay_s* seconds from *now*."""
+    def add(self, offset: int, now: float, delay_s: float) -> float:
+        """*offset* is due *delay_s* seconds from *now*; returns when its bucket is due."""
         width = max(_FINEST_S, 2.0 ** math.floor(math.log2(delay_s / 32)) if delay_s > 0 else _FINEST_S)
         due = math.ceil((now + delay_s) / width) * width
         bucket = self._buckets.get(due)
@@ -36,6 +36,7 @@ class Schedule:
             heapq.heappush(self._heap, due)
         bucket.add(offset)
         self.offsets.add(offset)
+        return due
 
     def discard(self, offset: int) -> None:
         """It need not come any more. Its bucket finds out when it is due."""

@@ -92,6 +92,8 @@ class DeadLetters:
 
     def _take_out(self, choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None, *, republish: bool) -> int:
         wanted = None if offsets is None else _offsets(offsets)
+        if choose is not None and not callable(choose):
+            raise BadArgument("filter", shown(choose), "must be a function that takes a message")
         dead = self._dead()
         if dead is None:
             return 0

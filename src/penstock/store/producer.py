@@ -271,20 +271,16 @@ class Producer:
 
     def _send_lingering(self) -> None:
         """The thread that commits what has lingered long enough; asleep while nothing lingers."""
-        pause = threading.Event()
+        rest: float | None = None
         while not self._closed:
-            if not self._open:
-                self._timer_wake.wait()
-                self._timer_wake.clear()
-                continue
+            self._timer_wake.wait(rest)
+            self._timer_wake.clear()
             with self._lock:
                 now = time.monotonic()
                 due = [number for number, batch in self._open.items() if now - batch.begun >= self.linger]
                 for number in due:
                     self._commit(number)
-                rest = min([batch.begun + self.linger - now for batch in self._open.values()], default=0.0)
-            if rest > 0:
-                pause.wait(rest)
+                rest = min([batch.begun + self.linger - now for batch in self._open.values()], default=None)
 
     def flush(self, timeout: object = None) -> None:
         """

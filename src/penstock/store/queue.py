@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from penstock.arguments import check_wait, check_whole_number
-from penstock.errors import Closed
+from penstock.errors import BadArgument, Closed
 from penstock.store.store import Store
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Queue:
             raise
         self._held = threading.local()
         self._changed = threading.Condition()
+        self._reserved = 0
 
     @property
     def store(self) -> Store:
@@ -60,9 +61,7 @@ class Queue:
 
     def put(self, item: bytes, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002 - as in queue.Queue
         """Add *item*; durable when it returns. Raises `queue.Full` if there is no room (in time)."""
-        if self.maxsize:
-            self._wait_for_room(1, block=block, timeout=timeout)
-        self._store.publish(TOPIC, item)
+        self._put([item], block=block, timeout=timeout)
 
     def put_nowait(self, item: bytes) -> None:
         """Add *item* or raise `queue.Full`."""
@@ -71,20 +70,34 @@ class Queue:
     def put_many(self, items: Iterable[bytes], timeout: float | None = None) -> None:
         """Add several items at once: all of them or none."""
         chosen = list(items)
-        if not chosen:
-            return
-        if self.maxsize:
-            self._wait_for_room(len(chosen), block=True, timeout=timeout)
-        self._store.publish_many(TOPIC, chosen)
+        if chosen:
+            self._put(chosen, block=True, timeout=timeout)
 
-    def _wait_for_room(self, count: int, *, block: bool, timeout: float | None) -> None:
+    def _put(self, items: list[bytes], *, block: bool, timeout: float | None) -> None:
+        wait_s = check_wait("timeout", timeout) if block else 0.0
+        for item in items:
+            if item is None:
+                raise BadArgument("item", "None", "must be bytes")
+        if not self.maxsize:
+            self._publish(items)
+            return
         with self._changed:
-            if not block:
-                if self.qsize() + count > self.maxsize:
-                    raise queue.Full
-                return
-            if not self._changed.wait_for(lambda: self.qsize() + count <= self.maxsize, check_wait("timeout", timeout)):
+            if not self._changed.wait_for(lambda: self.qsize() + self._reserved + len(items) <= self.maxsize, wait_s):
                 raise queue.Full
+            # Its place is taken before it is there, so that nobody else takes it while this one waits for the disk.
+            self._reserved += len(items)
+        try:
+            self._publish(items)
+        finally:
+            with self._changed:
+                self._reserved -= len(items)
+                self._changed.notify_all()
+
+    def _publish(self, items: list[bytes]) -> None:
+        if len(items) == 1:
+            self._store.publish(TOPIC, items[0])
+        else:
+            self._store.publish_many(TOPIC, items)
 
     # -- getting ----------------------------------------------------------------------------------------------------
 

@@ -418,7 +418,8 @@ class Store:
         )
         if known is not None and known.ordered != settings.ordered and known.members:
             raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
-        starts = [reading.place("start", start, log) for log in found.logs]
+        # Where a group begins counts when it is made; later only that it is a place at all.
+        starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
         made = self._groups.make(found.topic_id, found.name, group, settings, lambda: starts)
         with self._member_lock:
             self._next_member += 1
@@ -615,6 +616,13 @@ class Store:
         """
         self._check_open()
         chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
+        if any(len(log.segment_firsts) > 1 for one in chosen for log in one.logs):
+            # Both checkpoints must point behind what goes.
+            self._volume.checkpoint()
+            self._volume.checkpoint()
+        return self._retain(chosen)
+
+    def _retain(self, chosen: list[Topic]) -> Retained:
         segments = freed = 0
         for one in chosen:
             for log in one.logs:
@@ -644,9 +652,10 @@ class Store:
     def _retain_forever(self) -> None:
         while not self._stop.wait(RETENTION_SECONDS if self._keep_finished else 0.5):
             try:
-                if not self._keep_finished:
-                    self._volume.checkpoint()
-                self.retain()
+                if self._keep_finished:
+                    self._retain(self._catalog.all())
+                else:
+                    self.retain()
                 self._staging.remove_expired()
             except Closed:
                 return

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from penstock.volume.tickets import Change
     from penstock.volume.volume import Volume
 
+    _Part = tuple[
+        str, Topic | None, list[tuple[int, EncodedBatch]], Callable[[Topic], list[tuple[int, EncodedBatch]]]
+    ]  # fmt: skip
+
 
 class Transaction:
     """
@@ -36,6 +40,7 @@ class Transaction:
         self._catalog = catalog
         self._volume = volume
         self._check_open = check_open
+        self._parts: list[_Part] = []
         self._batches: list[tuple[Topic, int, EncodedBatch]] = []
         self._acks: dict[Group, list[Delivery]] = {}
         self._bodies: list[bytes] = []
@@ -54,9 +59,12 @@ class Transaction:
     ) -> None:
         """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
         self._check()
-        target = self._catalog.to_publish(topic)
-        batch, key_data = target.encode(value, key, headers, timestamp)
-        self._batches.append((target, target.partition_for(key_data, partition), batch))
+
+        def encode(target: Topic) -> list[tuple[int, EncodedBatch]]:
+            batch, key_data = target.encode(value, key, headers, timestamp)
+            return [(target.partition_for(key_data, partition), batch)]
+
+        self._add(topic, encode)
 
     def publish_many(
         self,
@@ -70,10 +78,17 @@ class Transaction:
     ) -> None:
         """Publish messages when the transaction commits."""
         self._check()
-        target = self._catalog.to_publish(topic)
-        columns = Columns(target, values, keys, headers, timestamps, None)
-        if columns.values:
-            self._batches += [(target, number, batch) for number, _, batch in columns.split(partition)]
+
+        def encode(target: Topic) -> list[tuple[int, EncodedBatch]]:
+            columns = Columns(target, values, keys, headers, timestamps, None)
+            return [(number, batch) for number, _, batch in columns.split(partition)] if columns.values else []
+
+        self._add(topic, encode)
+
+    def _add(self, topic: str, encode: Callable[[Topic], list[tuple[int, EncodedBatch]]]) -> None:
+        """Encode now, so that what is not allowed is told now; for a topic that is not there yet, once it is."""
+        found = self._catalog.to_publish_later(topic, encode)
+        self._parts.append((topic, found, [] if found is None else encode(found), encode))
 
     def ack(self, message: Delivery) -> None:
         """Finish *message* when the transaction commits. Raises `LeaseExpired` then if it is not its consumer's any more."""
@@ -112,6 +127,7 @@ class Transaction:
         reserved: dict[Group, list[Delivery]] = {}
         committed = False
         try:
+            self._resolve()
             bodies = list(self._bodies)
             for group, deliveries in self._acks.items():
                 bodies += group.reserve_acks(deliveries)
@@ -128,6 +144,12 @@ class Transaction:
             for group, deliveries in reserved.items():
                 group.release_acks(deliveries, committed=committed)
         return self.receipts
+
+    def _resolve(self) -> None:
+        """Make the topics that are not there yet."""
+        for topic, found, batches, encode in self._parts:
+            target = self._catalog.to_publish(topic, encode) if found is None else found
+            self._batches += [(target, number, batch) for number, batch in (encode(target) if found is None else batches)]
 
     def _note_receipts(self, first_offsets: list[int]) -> None:
         for (topic, number, batch), first in zip(self._batches, first_offsets, strict=True):

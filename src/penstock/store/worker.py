@@ -261,5 +261,8 @@ class Workers:
                 _log.warning("a handler of %s still runs; its messages are delivered again", worker.function)
 
     def stop(self) -> None:
-        """Let `run` end. May be called from any thread or signal handler."""
+        """Let `run` end; no handler is begun any more when this returns. Not for signal handlers: `run` has its own."""
+        if self._running:
+            for worker in self._workers:
+                worker.pause()
         self._stopping.set()

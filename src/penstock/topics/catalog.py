@@ -79,10 +79,24 @@ class Catalog:
                 if not self._auto_create:
                     raise TopicNotFound(name)
                 if check is not None:
-                    record = TopicRecord(name, b"", 1, 0, self._default)
-                    check(Topic(record, [], self._volume, self._clock, self._producers))
+                    check(self._draft(name))
                 topic = self.create(name, 1, self._default)
         return topic
+
+    def to_publish_later(self, name: str, check: Callable[[Topic], object]) -> Topic | None:
+        """The topic of that name; None if it is not there and may be made later, after *check* has seen one like it."""
+        topic = self._topics.get(name) if isinstance(name, str) else None
+        if topic is not None and not name.endswith(DEAD_LETTER_SUFFIX):
+            return topic
+        check_publishable(name)
+        if not self._auto_create:
+            raise TopicNotFound(name)
+        check(self._draft(name))
+        return None
+
+    def _draft(self, name: str) -> Topic:
+        """A topic like the one that would be made, for checking; it has no logs."""
+        return Topic(TopicRecord(name, b"", 1, 0, self._default), [], self._volume, self._clock, self._producers)
 
     def create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
         """Make a topic, or find the same one. Raises `BadName`, `ReservedName`, `BadSetting`, `TopicExists`."""

@@ -334,7 +334,7 @@ class LeaseExpired(Conflict):
         what = f"{self.topic}/{self.partition} offset {self.offset}"
         if self.messages > 1:
             what += f" and {self.messages - 1} more"
-        return f"the lease of {what} has ended, so this changed nothing: it is, or will be, delivered again"
+        return f"{what} is not this consumer's any more: it was finished, or its lease has ended; this changed nothing"
 
 
 class ProducerFenced(Conflict):

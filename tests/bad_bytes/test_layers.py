@@ -22,7 +22,7 @@ from penstock.groups.registry import Groups
 from penstock.settings import GroupSettings
 from penstock.testing import FakeClock
 from penstock.topics.producers import Producers
-from tests.bad_bytes.test_decoders import odd_values
+from tests.bad_bytes.test_decoders import NUMBERS, OTHERS, odd_values
 from tests.docs.pages import ROOT
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def test_a_group_of_odd_values_is_refused_with_a_typed_error() -> None:
     Found by forging: a missing `settings` raised `KeyError`, an `Infinity` in `starts` `OverflowError`, a start of -1 `struct.error` in the
     next checkpoint.
     """
-    starts = [{**MADE, "starts": [0, odd]} for odd in (-1, 1 << 63, 1 << 64, 1 << 70, 1.5, float("inf"), float("nan"), None, "", "x", [])]
-    settings = [{**MADE, "settings": odd} for odd in odd_values(SETTINGS)]
-    odd = [ops.encode_document(ops.MADE, 1, values) for values in (*odd_values(MADE), *starts, *settings)]
-    odd += [GROUP + ops.encode_document(ops.CONFIGURED, 1, values) for values in odd_values(SETTINGS)]
-    assert not [data for data in odd if not is_typed(data)]
+    starts = [{**MADE, "starts": [0, start]} for start in (*NUMBERS, *OTHERS, 1 << 63, 1 << 64)]
+    settings = [{**MADE, "settings": values} for values in odd_values(SETTINGS)]
+    forged = [ops.encode_document(ops.MADE, 1, values) for values in (*odd_values(MADE), *starts, *settings)]
+    forged += [GROUP + ops.encode_document(ops.CONFIGURED, 1, values) for values in odd_values(SETTINGS)]
+    assert not [data for data in forged if not is_typed(data)]
 
 
 def test_producers_of_odd_values_are_refused_with_a_typed_error() -> None:
@@ -95,7 +95,8 @@ def test_producers_of_odd_values_are_refused_with_a_typed_error() -> None:
     ]
     wrong = []
     for kind, values in valid:
-        for odd in (*odd_values(values), [], "text", None, 7):
+        documents: list[object] = [*odd_values(values), *OTHERS, 7]
+        for odd in documents:
             producers = Producers(FakeClock(now_us=0))
             try:
                 producers.restore(producer_entry(kind, odd))
@@ -135,6 +136,9 @@ def far_offsets() -> Iterator[tuple[str, bytes]]:
         yield f"open behind the scan {bits}", GROUP + ops.encode_position(*head, 3, BitMap64([far]))
         yield f"suspects {bits}", leased + ops.encode_bitmap(ops.SUSPECTS, *head, BitMap64([far]))
     yield "finished to the last", GROUP + ops.encode_finished(0, 1, 0, [(1 << 64) - 1])[0]
+    # pyroaring 1.0.0 and 1.0.1 end the process when they meet this one.
+    bitmap = struct.pack("<QIII", 1, 0, 0x303A, 16) + bytes(160)
+    yield "one key for 16 containers", GROUP + struct.pack("<BBHIII", ops.FINISHED, 0, 0, 1, 0, len(bitmap)) + bitmap
     yield "failed many", GROUP + ops.encode_failed_all(0, 1, 0, ops.Failed(0, 0, 0, 0, 1, "x"), range(1 << 28))
 
 

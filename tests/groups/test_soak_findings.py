@@ -7,9 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from pyroaring import BitMap64
 
 from penstock.errors import Conflict
+from penstock.log.segment import Segment
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 
@@ -34,14 +36,14 @@ def take(consumer: Consumer) -> Delivery:
 
 def before_the_commit(store: Store, work: Callable[[], object]) -> None:
     """Do *work* once, after a transaction has taken its acks and before its frame is written: another thread could."""
-    submit = store._volume.submit_changes
+    commit = store._volume.commit_changes
 
     def interrupted(changes: object) -> object:
-        store._volume.submit_changes = submit  # type: ignore[method-assign]
+        store._volume.commit_changes = commit  # type: ignore[method-assign]
         work()
-        return submit(changes)  # type: ignore[arg-type]
+        return commit(changes)  # type: ignore[arg-type]
 
-    store._volume.submit_changes = interrupted  # type: ignore[assignment, method-assign]
+    store._volume.commit_changes = interrupted  # type: ignore[assignment, method-assign]
 
 
 # -- poison ---------------------------------------------------------------------------------------------------------------
@@ -216,6 +218,28 @@ def test_retention_asks_for_a_position_that_is_one() -> None:
     thread.join()
     assert [message.offset for message in taken] == [0]
     assert store._catalog.get("t").logs[0].floors["groups"] == 0
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_that_is_sealed_while_it_is_read_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader has the first bytes of a batch from the file; before it asks for the rest, the file may be mapped."""
+    store = open_store(SimulatedFileSystem())
+    store.publish_many("t", [b"x" * 100] * 50)
+    store.publish_many("t", [b"y" * 100] * 50)
+    chunk = Segment._chunk
+    asked: list[int] = []
+
+    def sealed_in_between(segment: Segment, start: int, stop: int) -> tuple[memoryview, int]:
+        asked.append(start)
+        return chunk(segment, start, stop)
+
+    monkeypatch.setattr(Segment, "_chunk", sealed_in_between)
+    monkeypatch.setattr(Segment, "view", lambda segment: segment.open_file().map() if len(asked) > 1 else None)
+    (batch,) = store._catalog.get("t").logs[0].read(70, 1)
+    assert len(asked) == 2
+    assert batch.first_offset == 50
 
 
 # -- time -------------------------------------------------------------------------------------------------------------------

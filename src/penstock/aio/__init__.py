@@ -6,7 +6,7 @@ The same store for asyncio: the same names, awaitable.
 >>> async def main():
 ...     async with aio.open("memory:") as store:
 ...         await store.publish("orders", b"first")
-...         async with await store.subscribe("orders", group="billing") as consumer:
+...         async with store.subscribe("orders", group="billing") as consumer:
 ...             async with await consumer.get() as message:
 ...                 return message.value
 >>> asyncio.run(main())
@@ -18,8 +18,9 @@ No thread is used for a message: a commit wakes the task that waits for it. Open
 from __future__ import annotations
 
 from penstock.aio.consumer import AsyncConsumer, AsyncDelivery
+from penstock.aio.opening import Opening
 from penstock.aio.producer import AsyncProducer
-from penstock.aio.store import AsyncStore, Opening
+from penstock.aio.store import AsyncStore
 from penstock.aio.store import open_store as open  # noqa: A004 - the name that users expect
 from penstock.aio.transaction import AsyncTransaction
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.opening import Opening
 from penstock.aio.producer import AsyncProducer
 from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waiting import committed
@@ -14,8 +15,9 @@ from penstock.topics.receipt import Receipt
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Generator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
+    from penstock.store.staging import Committed
     from penstock.store.stats import StoreStats
     from penstock.store.store import GroupInfo, Retained, Store, TopicInfo
     from penstock.topics.message import Message
@@ -62,21 +64,39 @@ class AsyncStore:
         """See `Store.publish_many`."""
         return await asyncio.to_thread(self._store.publish_many, topic, values, **options)
 
-    async def producer(self, topic: str, **options: Any) -> AsyncProducer:
-        """See `Store.producer`."""
+    def producer(self, topic: str, **options: Any) -> Opening[AsyncProducer]:
+        """See `Store.producer`. Await it, or use it in ``async with``."""
         wait = options.get("when_full", "block") == "block"
-        producer = await asyncio.to_thread(
-            self._store.producer, topic, **{**options, "when_full": "raise" if wait else options["when_full"]}
-        )
-        return AsyncProducer(producer, wait_when_full=wait)
+        chosen = {**options, "when_full": "raise"} if wait else options
+        return Opening(lambda: AsyncProducer(self._store.producer(topic, **chosen), wait_when_full=wait))
 
     def transaction(self) -> AsyncTransaction:
         """See `Store.transaction`."""
         return AsyncTransaction(self._store.transaction())
 
-    async def subscribe(self, topic: str, group: str, **options: Any) -> AsyncConsumer:
-        """See `Store.subscribe`."""
-        return AsyncConsumer(await asyncio.to_thread(self._store.subscribe, topic, group, **options))
+    def subscribe(self, topic: str, group: str, **options: Any) -> Opening[AsyncConsumer]:
+        """See `Store.subscribe`. Await it, or use it in ``async with``."""
+        return Opening(lambda: AsyncConsumer(self._store.subscribe(topic, group, **options)))
+
+    async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+        """See `Store.commit`; stages are made with the plain store (`sync`) in a thread, as they write files."""
+        return await asyncio.to_thread(self._store.commit, producer, number, stages)
+
+    async def abort(self, stages: Sequence[str]) -> int:
+        """See `Store.abort`."""
+        return await asyncio.to_thread(self._store.abort, stages)
+
+    async def list_dead_letters(self, topic: str, max_messages: int | None = None) -> list[Message]:
+        """See `DeadLetters.list`."""
+        return await asyncio.to_thread(lambda: self._store.dead_letters(topic).list(max_messages))
+
+    async def replay_dead_letters(self, topic: str, **chosen: Any) -> int:
+        """See `DeadLetters.replay`."""
+        return await asyncio.to_thread(lambda: self._store.dead_letters(topic).replay(**chosen))
+
+    async def discard_dead_letters(self, topic: str, **chosen: Any) -> int:
+        """See `DeadLetters.discard`."""
+        return await asyncio.to_thread(lambda: self._store.dead_letters(topic).discard(**chosen))
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """All groups, or those of one topic."""
@@ -124,29 +144,12 @@ class AsyncStore:
         await self.close()
 
 
-class Opening:
-    """A store that is being opened: await it, or use it in ``async with``."""
-
-    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        self._path = path
-        self._options = options
-        self._store: AsyncStore | None = None
-
-    async def _open(self) -> AsyncStore:
-        return AsyncStore(await asyncio.to_thread(lambda: open_plain_store(self._path, **self._options)))
-
-    def __await__(self) -> Generator[Any, None, AsyncStore]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> AsyncStore:
-        self._store = await self._open()
-        return self._store
-
-    async def __aexit__(self, *error: object) -> None:
-        assert self._store is not None
-        await self._store.close()
-
-
-def open_store(path: str | os.PathLike[str], *, create: bool = True, auto_create: bool = True, **settings: Any) -> Opening:
+def open_store(
+    path: str | os.PathLike[str], *, create: bool = True, auto_create: bool = True, **settings: Any
+) -> Opening[AsyncStore]:
     """Open a store for asyncio: ``store = await aio.open(path)``, or ``async with aio.open(path) as store``. See `penstock.open`."""
-    return Opening(path, {"create": create, "auto_create": auto_create, **settings})
+
+    def open_now() -> AsyncStore:
+        return AsyncStore(open_plain_store(path, create=create, auto_create=auto_create, **settings))
+
+    return Opening(open_now)

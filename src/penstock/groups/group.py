@@ -63,6 +63,9 @@ OFFSET_END = 1 << 63
 MOVE_AGAIN_S = 5.0
 """When a dead letter could not be written, the message waits so long before the next try."""
 
+Suspect = tuple[int, int, int]
+"""(group id, partition, offset)"""
+
 
 class Waiter(Protocol):
     """Somebody who waits for messages: a `threading.Lock` that is held, or a thing that wakes a task."""
@@ -85,6 +88,22 @@ class Journal(Protocol):
 
     def flush(self) -> None:
         """Return when all that was noted so far is durable."""
+        ...
+
+    def claim_suspect(self, suspect: Suspect) -> bool:
+        """Whether *suspect* may be handed out: no other one is with anybody in this process."""
+        ...
+
+    def release_suspect(self, suspect: Suspect) -> None:
+        """It is not with anybody any more."""
+        ...
+
+    def release_suspects(self, group_id: int, partition: int, end: int) -> None:
+        """Those of a partition below *end* are not with anybody any more."""
+        ...
+
+    def has_suspect(self, group_id: int, partition: int) -> bool:
+        """Whether one of that partition is with somebody."""
         ...
 
     def wake(self) -> None:
@@ -172,7 +191,6 @@ class Group:
         self._unlisten: list[Callable[[], None]] = []
         self._failure: Failure | None = None
         self._dead: dict[int, Dead] = {}  # while replaying
-        self._suspects_out: set[tuple[int, int]] = set()
         self._careful = 0
         self._due_us: list[dict[int, int]] = [{} for _ in self.cursors]
         self.configure(settings)
@@ -321,8 +339,7 @@ class Group:
                 continue
             offsets = BitMap64([lot.offset(index) for index in range(lot.index, lot.stop)]) & cursor.open
             cursor.ready |= offsets
-            if self._suspects_out:
-                self._suspects_out -= {(cursor.partition, offset) for offset in offsets}
+            self._release_suspects(cursor, offsets)
             if note and offsets:
                 self._note_ranges(ops.RETURNED, cursor, member, ops.ranges_of(offsets))
         member.lots.clear()
@@ -332,8 +349,13 @@ class Group:
         """It may be leased again, if it is not finished meanwhile."""
         if offset in cursor.open:
             cursor.ready.add(offset)
-        if self._suspects_out:
-            self._suspects_out.discard((cursor.partition, offset))
+        if cursor.suspects and offset in cursor.suspects:
+            self._journal.release_suspect((self.identity, cursor.partition, offset))
+
+    def _release_suspects(self, cursor: Cursor, offsets: BitMap64) -> None:
+        if cursor.suspects:
+            for offset in offsets & cursor.suspects:
+                self._journal.release_suspect((self.identity, cursor.partition, offset))
 
     def _note_ranges(self, kind: int, cursor: Cursor, member: Member, ranges: list[tuple[int, int]]) -> None:
         self._journal.note(
@@ -496,7 +518,7 @@ class Group:
                 cursor.schedule.offsets
                 or cursor.moving
                 or cursor.successor is not None
-                or (self._suspects_out and any(partition == cursor.partition for partition, _ in self._suspects_out))
+                or (cursor.suspects and self._journal.has_suspect(self.identity, cursor.partition))
             ):
                 continue  # What failed comes first, and it is not due yet.
             if cursor.ready:
@@ -504,7 +526,7 @@ class Group:
                 leased |= taken > 0
                 room -= taken
                 room_bytes -= used
-                if self.ordered and (cursor.ready or cursor.moving or self._suspects_out):
+                if self.ordered and (cursor.ready or cursor.moving or cursor.suspects):
                     continue
             if room > 0 and room_bytes > 0:
                 taken, used = self._lease_fresh(member, cursor, room, room_bytes)
@@ -562,14 +584,20 @@ class Group:
         batch: Batch | None = None
         lot: Lot | None = None
         ready = cursor.ready
-        if cursor.suspects and not self.ordered and self._suspects_out:
-            # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
-            ready = cursor.ready - cursor.suspects
         while ready and taken < room and used < room_bytes:
             offset = ready.min()
             suspect = bool(cursor.suspects) and offset in cursor.suspects
-            if suspect and self.ordered and (taken or self._suspects_out):
-                break
+            failure = cursor.failures.get(offset)
+            exhausted = failure is not None and 0 < self.max_deliveries <= failure.count
+            if suspect and not exhausted:
+                # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
+                if self.ordered and taken:
+                    break
+                if not self._journal.claim_suspect((self.identity, cursor.partition, offset)):
+                    if self.ordered:
+                        break
+                    ready = cursor.ready - cursor.suspects
+                    continue
             if batch is None or not batch.first_offset <= offset < batch.end_offset:
                 lot = None
                 try:
@@ -590,8 +618,7 @@ class Group:
                 self._journal.note_finished(cursor, self.identity, [offset])
                 batch = None
                 continue
-            failure = cursor.failures.get(offset)
-            if failure is not None and 0 < self.max_deliveries <= failure.count:
+            if failure is not None and exhausted:
                 self._plan_move(cursor, offset, failure, batch, index)
                 if self.ordered:
                     break
@@ -607,7 +634,6 @@ class Group:
             taken += 1
             used += lot.each
             if suspect:
-                self._suspects_out.add((cursor.partition, offset))
                 if self.ordered:
                     break
                 ready = cursor.ready - cursor.suspects
@@ -723,8 +749,7 @@ class Group:
 
     def _suspect_ended(self, cursor: Cursor, offset: int) -> None:
         """A suspect is finished, or failed without killing anybody: the next one may go."""
-        self._suspects_out.discard((cursor.partition, offset))
-        self.wake_all()
+        self._journal.release_suspect((self.identity, cursor.partition, offset))
 
     def _ack_many(self, deliveries: Sequence[Delivery], late: list[Delivery]) -> None:
         by_cursor: dict[Cursor, list[int]] = {}
@@ -914,6 +939,9 @@ class Group:
         with self.lock:
             running, delivery._running = delivery._running, False  # noqa: SLF001
             if delivery._lot.member.holds(delivery):  # noqa: SLF001
+                if running:
+                    # Its lease went on while it ran, whether anybody looked or not.
+                    self._renew(delivery, self._clock.monotonic() + self._lease_s, own_length=False)
                 return True
         if running:
             raise self._expired([delivery])
@@ -1107,8 +1135,8 @@ class Group:
                     self.counters.acked += 1
                 if not committed and member.closed and delivery._lot.epoch == delivery._lot.cursor.epoch:  # noqa: SLF001
                     self._make_ready(delivery._lot.cursor, delivery.offset)  # noqa: SLF001
-                if committed and self._suspects_out:
-                    self._suspects_out.discard((delivery.partition, delivery.offset))
+                if committed:
+                    self._journal.release_suspect((self.identity, delivery.partition, delivery.offset))
                 if committed and member.starved:
                     member.starved = False
             if committed:
@@ -1156,7 +1184,8 @@ class Group:
                     member.held_bytes -= lot.each
                 if lot.index >= lot.stop:
                     member.lots.remove(lot)
-        self._suspects_out = {(at, one) for at, one in self._suspects_out if at != cursor.partition or one >= offset}
+        if cursor.suspects:
+            self._journal.release_suspects(self.identity, cursor.partition, offset)
         return count
 
     def position(self, partition: int) -> int:
@@ -1229,7 +1258,7 @@ class Group:
     def _forget_held(self, cursor: Cursor) -> None:
         for dead in self._dead.values():
             dead.let_go(cursor.partition, 0, OFFSET_END)
-        self._suspects_out = {(at, one) for at, one in self._suspects_out if at != cursor.partition}
+        self._journal.release_suspects(self.identity, cursor.partition, OFFSET_END)
         self._due_us[cursor.partition].clear()
         for member in self._members.values():
             for table in (member.handed, member.extended):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
+    from penstock.groups.group import Suspect
     from penstock.log.partition_log import PartitionLog
     from penstock.volume.volume import Volume
 
@@ -67,6 +68,8 @@ class Groups:
         self._thread: threading.Thread | None = None
         self._background = False
         self._careful = False
+        self._suspects_out: set[Suspect] = set()
+        self._suspect_lock = threading.Lock()
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -240,10 +243,35 @@ class Groups:
         assert self._volume is not None
         mark = _Mark()
         self._noted.append(mark)
-        while True:
-            self._volume.commit_pending().wait()
-            if mark.taken:
-                return
+        while not mark.taken:
+            self._volume.commit_changes(())
+
+    # -- suspects ---------------------------------------------------------------------------------------------------
+
+    def claim_suspect(self, suspect: Suspect) -> bool:
+        """Whether *suspect* may be handed out: no other one is with anybody in this process, in any group."""
+        with self._suspect_lock:
+            if self._suspects_out:
+                return False
+            self._suspects_out.add(suspect)
+            return True
+
+    def release_suspect(self, suspect: Suspect) -> None:
+        """It is not with anybody any more: the next one may go, in whichever group."""
+        if suspect in self._suspects_out:
+            self._suspects_out.discard(suspect)
+            for group in list(self._by_id.values()):
+                group.wake_all()
+
+    def release_suspects(self, group_id: int, partition: int, end: int) -> None:
+        """Those of a partition below *end* are not with anybody any more."""
+        for suspect in list(self._suspects_out):
+            if suspect[:2] == (group_id, partition) and suspect[2] < end:
+                self.release_suspect(suspect)
+
+    def has_suspect(self, group_id: int, partition: int) -> bool:
+        """Whether one of that partition is with somebody."""
+        return any(suspect[:2] == (group_id, partition) for suspect in list(self._suspects_out))
 
     # -- groups -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +324,7 @@ class Groups:
     def commit(self, body: bytes) -> None:
         """Commit operations and carry them out; raises what a commit raises."""
         assert self._volume is not None
-        self._volume.submit_changes([Other(self.owner, body)]).wait()
+        self._volume.commit_changes([Other(self.owner, body)])
 
 
 def _settings(values: dict[str, object]) -> GroupSettings:

@@ -392,8 +392,9 @@ class Segment:
                         break
                     length = HEADER_BYTES_MAX if header is None else header.total_bytes
                     view, base = self._chunk(position, min(end, position + length))
-                    header = parse_header(view, 0)
-                    if header.total_bytes > len(view):
+                    # The whole file may be mapped meanwhile, if it was sealed: then the base is 0.
+                    header = parse_header(view, position - base)
+                    if header.total_bytes > len(view) - (position - base):
                         view, base = self._chunk(position, min(end, position + header.total_bytes))
                 if header.kind == KIND_DATA and header.first_offset + header.offset_span > end_offset:
                     break

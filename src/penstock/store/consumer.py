@@ -44,6 +44,11 @@ class Consumer:
         """The group that it belongs to."""
         return self._group.name
 
+    @property
+    def ordered(self) -> bool:
+        """Whether its group gives each partition to one consumer at a time."""
+        return self._group.ordered
+
     # -- taking -----------------------------------------------------------------------------------------------------
 
     def get(self, timeout: object = None) -> Delivery | None:
@@ -200,6 +205,10 @@ class Consumer:
         self._group.leave(self._member)
         self._forget(self)
         self._groups.flush()
+
+    def forget(self) -> None:
+        """In a forked child: this consumer is the parent's."""
+        self._member.closed = True
 
     def __enter__(self) -> Self:
         return self

@@ -119,6 +119,7 @@ class Producer:
         self._open: dict[int, _OpenBatch] = {}
         self._sticky = topic.next_partition() if topic.partitions > 1 else 0
         self._pending = 0
+        self._on_the_way: dict[SentBatch, None] = {}
         self._closed = False
         self._limit = topic.settings.max_message_bytes
         self._background = background
@@ -250,6 +251,7 @@ class Producer:
             self._topic.published += count
             batch.sent.finish(first, None)
             return
+        self._on_the_way[batch.sent] = None
         ticket.on_done(lambda done: self._committed(batch, count, done))
 
     def _committed(self, batch: _OpenBatch, count: int, ticket: Ticket) -> None:
@@ -259,6 +261,7 @@ class Producer:
             self._topic.published += count
         batch.sent.finish(-1 if first is None else first, ticket.error)
         with self._lock:
+            self._on_the_way.pop(batch.sent, None)
             self._pending -= count
             self._room.notify_all()
 
@@ -292,11 +295,14 @@ class Producer:
         with self._lock:
             for number in list(self._open):
                 self._commit(number)
+            # What others send from now on is not waited for: they might never stop.
+            on_the_way = list(self._on_the_way)
         if not self._background:
-            while self._pending:
+            while not all(sent.done for sent in on_the_way):
                 self._volume.commit_pending().wait()
-        with self._lock:
-            if not self._room.wait_for(lambda: self._pending == 0, wait_s):
+        end = None if wait_s is None else time.monotonic() + wait_s
+        for sent in on_the_way:
+            if not sent.wait(None if end is None else max(0.0, end - time.monotonic())):
                 raise WaitTimeout("flushing the producer", wait_s or 0.0)
 
     @property
@@ -309,12 +315,11 @@ class Producer:
         with self._lock:
             if self._closed:
                 return
+            self._closed = True
+            self._room.notify_all()
         try:
             self.flush()
         finally:
-            with self._lock:
-                self._closed = True
-                self._room.notify_all()
             self._timer_wake.set()
             if self._timer is not None and self._timer is not threading.current_thread():
                 self._timer.join()

@@ -2,8 +2,9 @@
 The simple face: a queue like `queue.Queue` that is on disk.
 
 `put` returns when the item is durable. `get` takes an item; it is removed for good by `task_done`, in the order in which the
-calling thread got them. What was got and not done when the process ends comes again: an item may be handled twice after a
-crash, and is never lost. While the queue is open an item that was got stays with whoever got it, however long that takes.
+calling thread got them (one that got none finishes for another). What was got and not done when the process ends comes again: an
+item may be handled twice after a crash, and is never lost. While the queue is open an item that was got stays with whoever got it,
+however long that takes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Queue:
         except BaseException:
             self._store.close()
             raise
-        self._held = threading.local()
+        self._held: dict[int, deque[Delivery]] = {}
         self._changed = threading.Condition()
         self._reserved = 0
 
@@ -125,9 +126,10 @@ class Queue:
         return b"" if value is None else value
 
     def _mine(self) -> deque[Delivery]:
-        held: deque[Delivery] | None = getattr(self._held, "messages", None)
+        identity = threading.get_ident()
+        held = self._held.get(identity)
         if held is None:
-            held = self._held.messages = deque()
+            held = self._held.setdefault(identity, deque())
         return held
 
     def task_done(self, count: int = 1) -> None:
@@ -143,10 +145,13 @@ class Queue:
             self._changed.notify_all()
 
     def _finish(self, count: int) -> list[Delivery]:
-        held = self._mine()
-        if len(held) < check_whole_number("count", count, 1, 1 << 31):
-            raise ValueError("task_done() called too many times")
-        return [held.popleft() for _ in range(count)]
+        check_whole_number("count", count, 1, 1 << 31)
+        with self._changed:
+            # Its own first; a thread that got none finishes for another, as with queue.Queue.
+            tables = [self._mine(), *list(self._held.values())]
+            if sum(len(held) for held in self._held.values()) < count:
+                raise ValueError("task_done() called too many times")
+            return [next(held for held in tables if held).popleft() for _ in range(count)]
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

@@ -139,8 +139,7 @@ class Staging:
             changes, messages = self._changes(producer, wanted)
             result = {"messages": messages, "stages": len(wanted)}
             before = self._producers.last_commit_us(producer)
-            ticket = self._volume.submit_changes([*changes, self._producers.transaction_entry(producer, number, result)])
-            ticket.wait()
+            self._volume.commit_changes([*changes, self._producers.transaction_entry(producer, number, result)])
             self._remove(wanted)
             if before is not None:
                 # Left over from attempts that were made before the last commit: nobody can want them any more.

@@ -7,10 +7,12 @@ calls. It decides nothing that they can decide.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import threading
+import weakref
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -106,6 +108,27 @@ class Retained(NamedTuple):
     bytes: int
 
 
+_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """A program that ends without closing its stores closes them now: what its consumers hold is no failure."""
+    for store in list(_OPEN):
+        with contextlib.suppress(Exception):
+            store.close()
+
+
+def _forget_all() -> None:
+    """A forked child has copies of its parent's stores, and must not touch them: the parent owns the files."""
+    for store in list(_OPEN):
+        store.forget()
+    _OPEN.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_all)
+
+
 class Store:
     """
     An open store, owned by this process. Safe to use from any thread. Open one with `penstock.open`.
@@ -145,6 +168,7 @@ class Store:
         except BaseException:
             self._volume.close()
             raise
+        _OPEN.add(self)
         if background:
             self._thread = threading.Thread(target=self._retain_forever, name=f"penstock-retention {path}", daemon=True)
             self._thread.start()
@@ -697,6 +721,12 @@ class Store:
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._closed
+
+    def forget(self) -> None:
+        """In a forked child: this store is the parent's, and is closed for everybody here."""
+        self._closed = True
+        for consumer in list(self._consumers):
+            consumer.forget()
 
     def close(self) -> None:
         """Close consumers and producers, commit everything and let go of the store. Closing twice does nothing."""

@@ -136,8 +136,7 @@ class Transaction:
             if bodies:
                 changes.append(Other(GROUPS_OWNER, b"".join(bodies)))
             if changes:
-                ticket = self._volume.submit_changes(changes)
-                ticket.wait()
+                ticket = self._volume.commit_changes(changes)
                 committed = True
                 self._note_receipts(ticket.first_offsets)
         finally:

@@ -47,37 +47,44 @@ class Worker:
         self.batch = None if batch is None else check_whole_number("batch", batch, 1, 100_000)
         self._linger = check_seconds("linger", linger, 0, 60)
         self._is_async = inspect.iscoroutinefunction(function)
-        self._consumer: Consumer | None = None
+        self._consumers: list[Consumer] = []
         self._threads: list[threading.Thread] = []
         self.handled = 0
         self.failed = 0
 
     def start(self) -> None:
         """Begin to handle messages, in threads of its own."""
-        self._consumer = self._subscribe()
-        count = 1 if self._is_async else self.concurrency
-        target = self._run_async if self._is_async else self._run
-        self._threads = [
-            threading.Thread(target=target, name=f"penstock-worker {self._consumer.topic}", daemon=True) for _ in range(count)
-        ]
+        self._consumers = [self._subscribe()]
+        topic = self._consumers[0].topic
+        if self._consumers[0].ordered:
+            # What one consumer gets must be handled in order, so each handler has its own, and partitions of its own.
+            self._consumers += [self._subscribe() for _ in range(self.concurrency - 1)]
+        handlers: list[Callable[[], None]]
+        if self._is_async:
+            handlers = [lambda: asyncio.run(self._serve_all())]
+        else:
+            handlers = [self._runner(self._consumers[at % len(self._consumers)]) for at in range(self.concurrency)]
+        self._threads = [threading.Thread(target=run, name=f"penstock-worker {topic}", daemon=True) for run in handlers]
         for thread in self._threads:
             thread.start()
 
-    def _take(self, timeout: float | None) -> list[Delivery]:
-        assert self._consumer is not None
+    def _take(self, consumer: Consumer) -> list[Delivery]:
         if self.batch is None:
-            message = self._consumer.get(timeout)
+            message = consumer.get()
             return [] if message is None else [message]
-        return self._consumer.get_many(self.batch, timeout)
+        return consumer.get_many(self.batch)
 
-    def _run(self) -> None:
-        while True:
-            try:
-                messages = self._take(None)
-            except Closed:
-                return
-            if messages:
-                self._handle(messages)
+    def _runner(self, consumer: Consumer) -> Callable[[], None]:
+        def run() -> None:
+            while True:
+                try:
+                    messages = self._take(consumer)
+                except Closed:
+                    return
+                if messages:
+                    self._handle(messages)
+
+        return run
 
     def _begin(self, messages: list[Delivery]) -> list[Delivery]:
         begun = []
@@ -114,15 +121,15 @@ class Worker:
 
     # -- async functions --------------------------------------------------------------------------------------------
 
-    def _run_async(self) -> None:
-        asyncio.run(self._serve())
+    async def _serve_all(self) -> None:
+        at_once = 1 if len(self._consumers) > 1 else self.concurrency
+        await asyncio.gather(*[self._serve(consumer, at_once) for consumer in self._consumers])
 
-    async def _serve(self) -> None:
+    async def _serve(self, consumer: Consumer, at_once: int) -> None:
         loop = asyncio.get_running_loop()
-        assert self._consumer is not None
-        group, member = self._consumer._group, self._consumer._member  # noqa: SLF001
+        group, member = consumer._group, consumer._member  # noqa: SLF001
         arrived = asyncio.Event()
-        free = asyncio.Semaphore(self.concurrency)
+        free = asyncio.Semaphore(at_once)
         tasks: set[asyncio.Task[None]] = set()
         waiter = LoopWaiter(loop, arrived)
         while True:
@@ -168,18 +175,18 @@ class Worker:
 
     def pause(self) -> None:
         """Hand out nothing more."""
-        if self._consumer is not None:
-            self._consumer.pause()
+        for consumer in self._consumers:
+            consumer.pause()
 
     @property
     def busy(self) -> int:
         """Messages that are being handled."""
-        return 0 if self._consumer is None else self._consumer.in_flight
+        return sum(consumer.in_flight for consumer in self._consumers)
 
     def stop(self) -> None:
         """Close the consumer: waiting threads end now, busy ones when their handler ends."""
-        if self._consumer is not None:
-            self._consumer.close()
+        for consumer in self._consumers:
+            consumer.close()
 
     def join(self, timeout: float) -> bool:
         """Wait for the threads; False if a handler still runs."""

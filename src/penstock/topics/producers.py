@@ -132,7 +132,7 @@ class Producers:
         with self._open_lock:
             incarnation = self._incarnations.get(identity, (-1, 0))[0] + 1
             values = {"id": identity, "incarnation": incarnation, "time_us": self._clock.now_us()}
-            self._volume.submit_changes([Other(self.owner, _entry(_PRODUCER, values))]).wait()
+            self._volume.commit_changes([Other(self.owner, _entry(_PRODUCER, values))])
         return identity, incarnation
 
     def check(self, identity: int, incarnation: int) -> None:

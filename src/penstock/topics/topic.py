@@ -210,9 +210,8 @@ class Topic:
             number, batch = batches[0]
             return [self._volume.append(self.logs[number], batch, sync=mode)]
         if self._always or mode is SyncMode.ALWAYS:
-            ticket = self._volume.submit_changes([Append(self.logs[number], batch) for number, batch in batches])
-            ticket.wait()
-            return ticket.first_offsets
+            changes = [Append(self.logs[number], batch) for number, batch in batches]
+            return self._volume.commit_changes(changes).first_offsets
         return [self._volume.append(self.logs[number], batch, sync=mode) for number, batch in batches]
 
     def _publish_many_once(self, messages: Columns, partition: object, mode: SyncMode | None) -> list[Receipt]:

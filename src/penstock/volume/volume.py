@@ -122,7 +122,11 @@ class Layer(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """The state now, with all that was applied and taken; it may hold pending changes too."""
+        """
+        The state now, with all that was applied and taken; it may hold pending changes too.
+
+        A snapshot is made of entries: a snapshot and entries that came after it, joined, are a snapshot too.
+        """
         ...
 
 
@@ -295,6 +299,8 @@ class Volume:
         for _, owner, body in self.recovered_others:
             if owner in layers:
                 layers[owner].replay(body)
+            elif owner in sections or not self._appliers.get(owner):
+                sections[owner] = sections.get(owner, b"") + body
         ends = {
             record.topic_id: [
                 self._logs[record.first_log_id + partition].committed_end for partition in range(record.partitions)
@@ -525,6 +531,11 @@ class Volume:
 
     def submit_changes(self, changes: Sequence[Change]) -> ChangesTicket:
         """Ask for several changes to be committed in one frame: all of them or none. Raises like `submit`."""
+        ticket = self._changes_ticket(changes)
+        self._committer.submit(ticket)
+        return ticket
+
+    def _changes_ticket(self, changes: Sequence[Change]) -> ChangesTicket:
         ticket = ChangesTicket(self._committer, changes)
         for change in changes:
             if isinstance(change, Append) and len(change.batch.data) > change.log.batch_bytes_max:
@@ -540,7 +551,12 @@ class Volume:
             if self._space.left < 0:
                 self._check_usable()
                 self._space.ask(ticket.frame_bytes)
-        self._committer.submit(ticket)
+        return ticket
+
+    def commit_changes(self, changes: Sequence[Change]) -> ChangesTicket:
+        """The same, and return when they are committed; raises what `append` raises. The calling thread may run the cycle."""
+        ticket = self._changes_ticket(changes)
+        self._committer.commit(ticket)
         return ticket
 
     def commit_pending(self) -> ChangesTicket:

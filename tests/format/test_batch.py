@@ -21,7 +21,7 @@ from penstock.format.batch_header import (
 )
 from penstock.format.compression import Codec
 from penstock.format.state import encode_state
-from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, MIB
+from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_STORED_MAX, KEY_BYTES_MAX, MIB
 from tests.format.strategies import Columns, columns, messages, optional_bytes, stamped
 
 # Round trips
@@ -269,9 +269,9 @@ def test_keys_and_headers_have_limits() -> None:
     encode_batch([b""], keys=[bytes(KEY_BYTES_MAX)])
     with pytest.raises(MessageTooLarge):
         encode_batch([b""], keys=[bytes(KEY_BYTES_MAX + 1)])
-    encode_batch([b""], headers=[[("h", b"")] * HEADERS_MAX])
+    encode_batch([b""], headers=[[("h", b"")] * HEADERS_STORED_MAX])
     with pytest.raises(MessageTooLarge):
-        encode_batch([b""], headers=[[("h", b"")] * (HEADERS_MAX + 1)])
+        encode_batch([b""], headers=[[("h", b"")] * (HEADERS_STORED_MAX + 1)])
     encode_batch([b""], headers=[[("h" * HEADER_NAME_BYTES_MAX, b"")]])
     with pytest.raises(MessageTooLarge):
         encode_batch([b""], headers=[[("h" * (HEADER_NAME_BYTES_MAX + 1), b"")]])

@@ -235,18 +235,20 @@ class QueueMachine(RuleBasedStateMachine):
         """The next message, or several."""
         self._take(name, pick, count)
 
-    @rule(name=groups, pick=picks, how=ways)
-    def handle(self, name: str, pick: int, how: str) -> None:
-        """The next message, and what its handler does with it."""
-        for delivery in self._take(name, pick, 1):
-            self._finish(delivery, how)
+    @rule(name=groups, pick=picks, hows=st.lists(ways, min_size=1, max_size=4))
+    def handle(self, name: str, pick: int, hows: list[str]) -> None:
+        """The next messages, one after the other, and what their handler does with them."""
+        for how in hows:
+            for delivery in self._take(name, pick, 1):
+                self._finish(delivery, how)
 
-    @rule(pick=picks, how=ways)
-    def finish(self, pick: int, how: str) -> None:
-        """A message that somebody has had for a while."""
-        delivery = self._valid(pick)
-        if delivery is not None:
-            self._finish(delivery, how)
+    @rule(pick=picks, hows=st.lists(ways, min_size=1, max_size=3))
+    def finish(self, pick: int, hows: list[str]) -> None:
+        """Messages that somebody has had for a while."""
+        for how in hows:
+            delivery = self._valid(pick)
+            if delivery is not None:
+                self._finish(delivery, how)
 
     @rule(pick=picks, how=ways)
     def finish_late(self, pick: int, how: str) -> None:

@@ -681,7 +681,8 @@ class Volume:
         try:
             # Room for all of them first: after that nothing of the ticket can fail any more.
             for log, size in needs.items():
-                log.make_room(size, 1, now_us)
+                if not log.has_room(size):
+                    log.make_room(size, 1, now_us)
         except StorageFull as error:
             ticket.finish(error)
             return

@@ -1,0 +1,113 @@
+"""
+A program that makes one change to a store of topics and groups, and is killed on the way: `python -m tests.real_disk.queue_change '{...}'`.
+
+It is one thread with nothing in the background: the same system calls in the same order each time. `prepare` makes the store that it
+changes, and `look` says what a store holds: for each change the answer is all of it, or nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from penstock.settings import StoreSettings
+from penstock.store.store import Store
+from tests.real_disk.writer import STORE
+
+if TYPE_CHECKING:
+    from penstock.groups.delivery import Delivery
+    from penstock.store.consumer import Consumer
+
+OUT_PARTITIONS = 8
+
+
+def open_store(path: str) -> Store:
+    """Open the store at *path*, with nothing in the background."""
+    return Store.open(path, settings=StoreSettings(**STORE), background=False)
+
+
+def prepare(path: str) -> None:
+    """A store with messages, and groups that have finished some of them."""
+    with open_store(path) as store:
+        store.create_topic("jobs", partitions=3)
+        store.create_topic("more")
+        store.create_topic("out", partitions=OUT_PARTITIONS)
+        for partition in range(3):
+            store.publish_many("jobs", [b"%d" % number for number in range(10)], partition=partition)
+        store.publish_many("more", [b"%d" % number for number in range(10)])
+        for topic in ("jobs", "more"):
+            with store.subscribe(topic, "g", max_deliveries=1) as consumer:
+                for partition in range(3 if topic == "jobs" else 1):
+                    consumer.commit(4, partition)
+
+
+def _take(consumer: Consumer) -> Delivery:
+    message = consumer.get(timeout=0)
+    assert message is not None
+    return message
+
+
+def change(store: Store, what: str) -> None:
+    """Make the change; it is durable when this returns."""
+    if what == "dead letter":
+        # The first one makes the topic of dead letters, the second finds it.
+        consumer = store.subscribe("more", "g")
+        _take(consumer).nack(reason="no")
+        _take(consumer).nack(reason="no")
+    elif what in {"transaction", "large transaction"}:
+        jobs, more = store.subscribe("jobs", "g"), store.subscribe("more", "g")
+        value = b"x" if what == "transaction" else b"x" * 20_000
+        with store.transaction() as transaction:
+            for partition in range(OUT_PARTITIONS):
+                transaction.publish("out", value, partition=partition)
+            for _ in range(3):
+                transaction.ack(_take(jobs))
+            transaction.ack(_take(more))
+    elif what == "seek":
+        store.seek("jobs", "g", {0: 0, 1: 9, 2: 2})
+    elif what == "commit":
+        store.subscribe("more", "g").commit(7)
+    else:
+        assert what == "new group"
+        store.subscribe("jobs", "new", start="latest", max_deliveries=7)
+
+
+def look(path: str) -> dict[str, Any]:
+    """What the store holds; and whether it still works."""
+    with open_store(path) as store:
+        topics = store.stats().topics
+        found = {
+            "dead": [int(letter.value or b"") for letter in store.dead_letters("more").list()],
+            "out": [topics["out"].ends[partition] for partition in range(OUT_PARTITIONS)],
+            "lengths": sorted({len(message.value or b"") for message in store.read("out")}),
+            "groups": sorted(f"{group.topic}/{group.name}/{group.max_deliveries}" for group in store.groups()),
+            "positions": {
+                f"{topic}/{name}": group.positions for topic in ("jobs", "more") for name, group in topics[topic].groups.items()
+            },
+            "lag": {f"{topic}/{name}": group.lag for topic in ("jobs", "more") for name, group in topics[topic].groups.items()},
+            "more": [],
+        }
+        with store.subscribe("more", "g", max_deliveries=0) as consumer:
+            found["more"] = sorted(message.offset for message in consumer.get_many(100, timeout=0))
+        receipt = store.publish("more", b"still works")
+        assert [message.value for message in store.read("more", 0, start=receipt.offset)] == [b"still works"]
+    return found
+
+
+def main() -> None:
+    """Change the store as the first argument says."""
+    config = json.loads(sys.argv[1])
+    store = open_store(config["path"])
+    # From here on it counts: the harness looks for this call.
+    os.close(os.open(config["marker"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    change(store, config["what"])
+    with open(config["marker"], "w", encoding="ascii") as file:
+        file.write("done")
+    store.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

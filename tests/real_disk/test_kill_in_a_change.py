@@ -1,0 +1,133 @@
+"""A process is killed at every system call of a dead letter, a transaction, a seek, a new group: all of it is there then, or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.real_disk.processes import Call, in_parallel, kill_at, parse_calls, run_to_end, strace_command
+from tests.real_disk.queue_change import OUT_PARTITIONS, look, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+NOTHING: dict[str, Any] = {
+    "dead": [],
+    "out": [0] * OUT_PARTITIONS,
+    "lengths": [],
+    "groups": ["jobs/g/1", "more/g/1"],
+    "positions": {"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 4}},
+    "lag": {"jobs/g": 18, "more/g": 6},
+    "more": [4, 5, 6, 7, 8, 9],
+}
+"""What is there before each change."""
+
+
+def after(**changed: Any) -> dict[str, Any]:
+    return {**NOTHING, **changed}
+
+
+def _moved(size: int) -> dict[str, Any]:
+    positions = {"jobs/g": {0: 7, 1: 4, 2: 4}, "more/g": {0: 5}}
+    return after(
+        out=[1] * OUT_PARTITIONS, lengths=[size], positions=positions, lag={"jobs/g": 15, "more/g": 5}, more=[5, 6, 7, 8, 9]
+    )
+
+
+STATES: dict[str, list[dict[str, Any]]] = {
+    "dead letter": [
+        NOTHING,
+        after(dead=[4], positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 5}}, lag={"jobs/g": 18, "more/g": 5}, more=[5, 6, 7, 8, 9]),
+        after(dead=[4, 5], positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 6}}, lag={"jobs/g": 18, "more/g": 4}, more=[6, 7, 8, 9]),
+    ],
+    "transaction": [NOTHING, _moved(1)],
+    "large transaction": [NOTHING, _moved(20_000)],
+    "seek": [NOTHING, after(positions={"jobs/g": {0: 0, 1: 9, 2: 2}, "more/g": {0: 4}}, lag={"jobs/g": 19, "more/g": 6})],
+    "commit": [NOTHING, after(positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 7}}, lag={"jobs/g": 18, "more/g": 3}, more=[7, 8, 9])],
+    "new group": [
+        NOTHING,
+        after(
+            groups=["jobs/g/1", "jobs/new/7", "more/g/1"],
+            positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "jobs/new": {0: 10, 1: 10, 2: 10}, "more/g": {0: 4}},
+            lag={"jobs/g": 18, "jobs/new": 0, "more/g": 6},
+        ),
+    ],
+}  # fmt: skip
+"""The states that each change may leave; the last one is all of it."""
+
+
+class Crasher:
+    """Makes a change in a copy of the prepared store, as often as wanted. One for each thread."""
+
+    def __init__(self, folder: str, prepared: str, what: str, number: int = 0) -> None:
+        self.path = os.path.join(folder, f"store-{number}")
+        self._prepared = prepared
+        self._log = os.path.join(folder, f"strace-{number}")
+        self._marker = os.path.join(folder, f"marker-{number}")
+        self._what = what
+
+    def run(self, *options: str) -> int:
+        """Make the change under strace; returns how the process ended."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.copytree(self._prepared, self.path)
+        config = json.dumps({"path": self.path, "marker": self._marker, "what": self._what})
+        command = [sys.executable, "-m", "tests.real_disk.queue_change", config]
+        status, errors = run_to_end(strace_command(self._log, command, *options))
+        assert not errors, errors
+        return status
+
+    def calls(self) -> list[Call]:
+        """The calls of the last run that change the store, from the beginning of the change on."""
+        calls = parse_calls(self._log)
+        begun = next((at for at, call in enumerate(calls) if call.name == "openat" and self._marker in call.text), len(calls))
+        return [call for call in calls[begun:] if call.changes and self.path in call.text]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the process was told that the change is durable."""
+        with open(self._marker, encoding="ascii") as file:
+            return file.read() == "done"
+
+    def crash(self, calls: Sequence[Call], index: int) -> list[str]:
+        """Kill it at the call with this index, and look at what is left, twice."""
+        call = calls[index]
+        status = self.run(*kill_at(call))
+        done = self.calls()
+        if status != -9 or len(done) != index + 1 or done[-1].name != call.name:
+            return [f"not killed at {call}: ended with {status} after {len(done)} calls"]
+        found = look(self.path)
+        states = STATES[self._what]
+        if found not in states:
+            return [f"{call.name}({call.text.strip()}: neither nothing nor all: {found}"]
+        if self.is_done and found != states[-1]:
+            return [f"{call.name}({call.text.strip()}: it was told that it is durable, and there is {found}"]
+        again = {**look(self.path), "groups": found["groups"]}
+        # Looking publishes a message, and lets the group give up no more.
+        if {**again, "more": again["more"][:-1], "lag": 0} != {**found, "lag": 0}:
+            return [f"{call.name}({call.text.strip()}: after another opening {again} instead of {found}"]
+        return []
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_a_kill_at_any_system_call_leaves_all_or_nothing(
+    what: str, folder: str, record_property: Callable[[str, object], None]
+) -> None:
+    prepared = os.path.join(folder, "prepared")
+    prepare(prepared)
+    crashers = [Crasher(folder, prepared, what, number) for number in range(2)]
+    assert crashers[0].run() == 0
+    calls = crashers[0].calls()
+    assert look(crashers[0].path) == STATES[what][-1], "without any crash"
+    assert len({call.thread for call in calls}) == 1
+    anomalies = in_parallel(lambda worker, index: crashers[worker].crash(calls, index), range(len(calls)))
+    record_property(f"{what} killed at", len(calls))
+    print(f"{what}: killed at {len(calls)} system calls")
+    assert not anomalies
+    assert {"pwritev", "fdatasync"} & {call.name for call in calls}

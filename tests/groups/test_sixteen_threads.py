@@ -10,7 +10,6 @@ import contextlib
 import faulthandler
 import os
 import random
-import sys
 import threading
 import time
 import traceback
@@ -39,6 +38,8 @@ LEASE = 0.15
 MAX_DELIVERIES = 4
 STALL_SECONDS = 30
 DRAIN_SECONDS = 60
+_ERRORS = 2
+"""The descriptor of the error output: pytest puts another object in the place of sys.stderr."""
 WORKING = {"publish": 4, "work": 6, "follow": 4, "seek": 1, "tend": 1}
 
 
@@ -62,8 +63,7 @@ class Bench:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self.errors: list[str] = []
-        self.publishing = True
-        self.stopping = False
+        self._flags = {"publishing": True, "stopping": False}
         self.behind = False
         self.progress: dict[str, int] = {}
         self.held: dict[tuple[int, int], tuple[float, Delivery]] = {}
@@ -73,6 +73,18 @@ class Bench:
         self.acked = [bytearray() for _ in range(PARTITIONS)]
         self.followed = [bytearray() for _ in range(PARTITIONS)]
         self.counts: dict[str, int] = defaultdict(int)
+
+    def publishing(self) -> bool:
+        """Whether publishers go on, and the one who seeks and the one who tends."""
+        return self._flags["publishing"]
+
+    def stopping(self) -> bool:
+        """Whether consumers are to end."""
+        return self._flags["stopping"]
+
+    def stop(self) -> None:
+        """Let all threads end."""
+        self._flags = {"publishing": False, "stopping": True}
 
     def start(self) -> None:
         """Start all sixteen."""
@@ -101,7 +113,7 @@ class Bench:
     # -- what the threads do ----------------------------------------------------------------------------------------
 
     def _publish(self, name: str, rng: random.Random) -> None:
-        while self.publishing:
+        while self.publishing():
             partition = rng.randrange(PARTITIONS)
             count = rng.choice([1, 1, 5, 50])
             values = [b"x" * rng.choice([20, 20, 200]) for _ in range(count)]
@@ -113,10 +125,10 @@ class Bench:
 
     def _work(self, name: str, rng: random.Random) -> None:
         options: dict[str, Any] = {"lease": LEASE, "max_deliveries": MAX_DELIVERIES, "backoff": 0.005, "backoff_max": 0.02}
-        while not self.stopping:
+        while not self.stopping():
             with self.store.subscribe("jobs", "work", prefetch=rng.choice([1, 20, 200]), **options) as consumer:
                 for _ in range(rng.choice([20, 500])):
-                    if self.stopping:
+                    if self.stopping():
                         break
                     asked = time.monotonic()
                     messages = consumer.get_many(rng.choice([1, 1, 10]), timeout=0.05)
@@ -168,7 +180,7 @@ class Bench:
     def _follow(self, name: str, rng: random.Random) -> None:
         """The second group, which somebody moves about: what counts is that it goes on."""
         with self.store.subscribe("jobs", "follow", prefetch=50, max_deliveries=0) as consumer:
-            while not self.stopping:
+            while not self.stopping():
                 messages = consumer.get_many(20, timeout=0.05)
                 if messages:
                     self._count("followed", len(messages))
@@ -183,9 +195,10 @@ class Bench:
                 self.progress[name] += 1
 
     def _seek(self, name: str, rng: random.Random) -> None:
-        while self.publishing:
+        while self.publishing():
             partition = rng.randrange(PARTITIONS)
-            to = rng.choice(["earliest", "latest", rng.randrange(max(self.store.ends("jobs")[partition], 1))])
+            places: list[int | str] = ["earliest", "latest", rng.randrange(max(self.store.ends("jobs")[partition], 1))]
+            to = rng.choice(places)
             with contextlib.suppress(OffsetOutOfRange):
                 self.store.seek("jobs", "follow", to, partition=rng.choice([None, partition]))
                 self._count("seeks")
@@ -193,7 +206,7 @@ class Bench:
             time.sleep(rng.uniform(0, 0.2))
 
     def _tend(self, name: str, rng: random.Random) -> None:
-        while self.publishing:
+        while self.publishing():
             self._count("segments removed", self.store.retain().segments)
             # The publishers wait for the group that works, or the end would take long.
             self.behind = self.store.stats().topics["jobs"].groups["work"].lag > 5_000
@@ -220,18 +233,18 @@ class Bench:
         return memory
 
     def _give_up(self, why: str) -> None:
-        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        faulthandler.dump_traceback(_ERRORS, all_threads=True)
         pytest.fail(f"{why}; all stacks are on the error output")
 
     def finish(self) -> None:
         """Publish no more, let the groups finish everything, and end all threads."""
-        self.publishing = False
+        self._flags["publishing"] = False
         self._wait(lambda: not [name for name in self.progress if name.split("-")[0] in {"publish", "seek", "tend"}], "to stop")
         for partition in range(PARTITIONS):
             self.followed[partition].clear()
         self.store.seek("jobs", "follow", "earliest")
         self._wait(lambda: all(group.lag == 0 for group in self.store.stats().topics["jobs"].groups.values()), "to be done")
-        self.stopping = True
+        self.stop()
         self._wait(lambda: not self.progress, "to end")
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
@@ -269,7 +282,7 @@ class Bench:
 def test_sixteen_threads(seconds: int, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]) -> None:
     bench = Bench(str(tmp_path / "store"), seed)
     # Whatever hangs, and wherever: the stacks are seen before the time limit of the test ends everything.
-    faulthandler.dump_traceback_later(seconds + 3 * DRAIN_SECONDS, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds + 3 * DRAIN_SECONDS, file=_ERRORS)
     try:
         bench.start()
         memory = bench.watch(seconds)
@@ -278,7 +291,7 @@ def test_sixteen_threads(seconds: int, tmp_path: Path, seed: int, record_propert
         bench.judge()
     finally:
         faulthandler.cancel_dump_traceback_later()
-        bench.publishing, bench.stopping = False, True
+        bench.stop()
         bench.store.close()
     counts = dict(bench.counts)
     record_property(f"sixteen threads for {seconds} s", counts)

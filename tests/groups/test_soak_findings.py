@@ -7,7 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from pyroaring import BitMap64
 
 from penstock.errors import Conflict
@@ -17,6 +16,8 @@ from penstock.testing import FakeClock, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer

@@ -239,31 +239,38 @@ def i7_an_ordered_group_keeps_the_order(model: GroupModel, place: Place, consume
     assert all(one[1] < offset for one in model.leases if one[0] == partition), f"{place} came behind a later one"
 
 
-def i28_a_suspect_comes_alone(model: GroupModel, found: list[Delivery], *, committed: bool) -> None:
-    """One in a call, one in the group, and only after a note that it was begun."""
-    suspects = [one for one in found if (one.partition, one.offset) in model.now.suspects]
-    if suspects:
+def i28_a_suspect_comes_alone(
+    models: Iterable[GroupModel], model: GroupModel, found: list[Delivery], *, committed: bool
+) -> None:
+    """One in a call, one with anybody, and only after a note that it was begun."""
+    if any((one.partition, one.offset) in model.now.suspects for one in found):
         assert len(found) == 1, "a suspect came with company"
         assert committed, "a suspect came without a note"
-        held = [place for place in model.leases if place in model.now.suspects]
-        assert len(held) <= 1, f"suspects at once: {held}"
+        held = suspects_in_hand(models)
+        assert len(held) == 1, f"suspects at once: {held}"
 
 
-def i15_what_is_ready_is_delivered(model: GroupModel, ready: list[Place], *, alone: bool) -> None:
+def suspects_in_hand(models: Iterable[GroupModel]) -> list[tuple[str, Place]]:
+    """The suspects that somebody is handling; there should be one at most."""
+    return [(model.name, place) for model in models for place in model.leases if place in model.now.suspects]
+
+
+def i15_what_is_ready_is_delivered(model: GroupModel, ready: list[Place], *, alone: bool, suspect_in_hand: bool) -> None:
     """Nothing came: then there is nothing to come. *alone*: the group has one consumer."""
-    suspects = model.now.suspects
     if model.ordered:
-        if not alone or suspects:
+        if not alone:
             return
-        by_partition: dict[int, Place] = {}
+        first: dict[int, Place] = {}
         waiting = {place[0] for place in (*model.now.due, *model.now.condemned)} | {
             place[0] for place, count in model.now.failures.items() if count >= model.max_deliveries
         }
         for place in ready:
-            by_partition.setdefault(place[0], place)
-        ready = [place for place in by_partition.values() if place[0] not in waiting]
-    elif any(place in suspects for place in model.leases):
-        ready = [place for place in ready if place not in suspects]
+            first.setdefault(place[0], place)
+        # Nothing behind a suspect either, as long as somebody has it.
+        waiting |= {partition for partition, _ in model.now.suspects & model.leases.keys()}
+        ready = [place for place in first.values() if place[0] not in waiting]
+    if suspect_in_hand:
+        ready = [place for place in ready if place not in model.now.suspects]
     assert not ready, f"{model.name} gave nothing, and these are ready: {ready}"
 
 

@@ -157,6 +157,9 @@ class QueueMachine(RuleBasedStateMachine):
         """One of the last that were handed out, whether it is valid still or not."""
         return self.tokens[-1 - pick % len(self.tokens)] if self.tokens else None
 
+    def _suspect_is_out(self) -> bool:
+        return bool(m.suspects_in_hand(self.models.values()))
+
     def _consumer(self, name: str, pick: int) -> Consumer | None:
         own = self.consumers[name]
         return own[pick % len(own)] if own else None
@@ -265,6 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._expire(name)
         room = PREFETCH - consumer.in_flight
         before = self.store._volume.commits
+        letters = len(self.letters)
         if count == 1:
             found = [one for one in [consumer.get(timeout=0)] if one is not None]
         else:
@@ -284,10 +288,14 @@ class QueueMachine(RuleBasedStateMachine):
             if model.ordered:
                 m.i7_an_ordered_group_keeps_the_order(model, place, consumer)
             model.leases[place] = m.Lease(place, consumer, delivery, self.now + m.LEASE_S)
-        m.i28_a_suspect_comes_alone(model, found, committed=self.store._volume.commits > before)
-        if not found and not consumer.paused and room > 0:
-            ready = model.ready(self.ends, self.now)
-            m.i15_what_is_ready_is_delivered(model, ready, alone=len(self.consumers[name]) == 1)
+        m.i28_a_suspect_comes_alone(self.models.values(), model, found, committed=self.store._volume.commits > before)
+        if not found and not consumer.paused and room > 0 and len(self.letters) == letters:
+            m.i15_what_is_ready_is_delivered(
+                model,
+                model.ready(self.ends, self.now),
+                alone=len(self.consumers[name]) == 1,
+                suspect_in_hand=self._suspect_is_out(),
+            )
         self.tokens = [*self.tokens, *found][-12:]
         self._settle()
         return found
@@ -402,6 +410,7 @@ class QueueMachine(RuleBasedStateMachine):
             if not all(self.models[name].valid(one) for one in acks if one.group == name):
                 with pytest.raises(LeaseExpired):
                     transaction.commit()
+                self._settle()
                 return
         receipts = transaction.commit()
         assert [(one.topic, one.partition, one.offset) for one in receipts] == [

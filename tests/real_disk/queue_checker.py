@@ -281,7 +281,9 @@ class QueueChecker:
         if last is not None and last.session == self._session and not last.ended:
             lease = self._rules.lease_ms.get(group, 30_000)
             if got < last.asked_ms + lease:
-                self._report("double-lease", f"{place}: again {got - last.asked_ms} ms after it was asked for, the lease is {lease}")
+                self._report(
+                    "double-lease", f"{place}: again {got - last.asked_ms} ms after it was asked for, the lease is {lease}"
+                )
             last.ended = True
         delivery = _Delivery(place, attempt, asked, self._session)
         self._deliveries[token] = delivery
@@ -300,7 +302,9 @@ class QueueChecker:
             self._report("delivery-count", f"{place}: attempt {attempt} after attempt {floor} had failed")
         # Each crash may be put down to it, though it was not seen being delivered.
         if attempt - 1 > told.deliveries + self._crashes:
-            self._report("delivery-count", f"{place}: attempt {attempt} after {told.deliveries} deliveries, {self._crashes} crashes")
+            self._report(
+                "delivery-count", f"{place}: attempt {attempt} after {told.deliveries} deliveries, {self._crashes} crashes"
+            )
 
     def _judge_order(self, delivery: _Delivery) -> None:
         place = delivery.place
@@ -433,7 +437,9 @@ class QueueChecker:
             known[sending.topic, sending.value] = op
             where = self._where.get((sending.topic, sending.value), set())
             if len(where) > 1:
-                self._report("duplicate" if sending.key is None else "dedup-miss", f"{op}: {sending.value} is at {sorted(where)}")
+                self._report(
+                    "duplicate" if sending.key is None else "dedup-miss", f"{op}: {sending.value} is at {sorted(where)}"
+                )
             for partition, offset, duplicate in sending.answers:
                 if duplicate and self._seen[sending.topic, partition].get(offset) != sending.value:
                     self._report("dedup-false-drop", f"{op} was told that it is at {partition}/{offset}, and it is not")
@@ -450,10 +456,10 @@ class QueueChecker:
 
     def _judge_producers(self) -> None:
         """Each producer waits for its answer before it sends the next: so they lie in that order."""
-        numbers = {}
+        numbers: dict[tuple[str, str], tuple[str, int]] = {}
         for op, sending in self._sendings.items():
-            producer, _, number = op.rpartition(".")
-            numbers[sending.topic, sending.value] = (producer, int(number))
+            name, _, place = op.rpartition(".")
+            numbers[sending.topic, sending.value] = (name, int(place))
         for (topic, partition), seen in self._seen.items():
             last: dict[str, int] = {}
             for offset in sorted(seen):
@@ -523,7 +529,9 @@ class QueueChecker:
             return
         visible = [op for op in told.transactions if self._is_visible(op)]
         if len(visible) > 1:
-            self._report("partial-transaction", f"{place} was finished by {visible}: the first ack is lost, and not its messages")
+            self._report(
+                "partial-transaction", f"{place} was finished by {visible}: the first ack is lost, and not its messages"
+            )
         elif told.transactions and not visible and told.acks == len(told.transactions):
             self._report("partial-transaction", f"{place} was finished by {told.transactions}, whose messages are not there")
         elif not told.acks:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer
+    from penstock.topics.message import Message
 
 PARTITIONS = {"jobs": 3, "results": 2}
 PRODUCERS = 3
@@ -55,6 +56,11 @@ def plan(value: str) -> str:
     """What a consumer of the shared group does with a message, whoever it is: a fixed share of each."""
     share = int(value.rpartition(".")[2]) % 40
     return {3: "reject", 11: "fail always", 17: "fail once", 23: "late once", 31: "fail once"}.get(share, "ack")
+
+
+def text_of(message: Message) -> str:
+    """What a message says, without what makes it longer."""
+    return (message.value or b"").split(b" ")[0].decode()
 
 
 def _ms() -> int:
@@ -84,7 +90,7 @@ class Client:
         for message in messages:
             self.numbers += 1
             token = f"{self.name}.{self.numbers}"
-            value = (message.value or b"").split(b" ")[0].decode()
+            value = text_of(message)
             self.tell("got", token, group, message.partition, message.offset, message.attempt, value, asked, got)
             taken.append((token, message))
         return taken
@@ -111,7 +117,7 @@ class Producer(Client):
 
     def run(self) -> None:
         """Publish until the end."""
-        while not self.session.stopping:
+        while not self.session.stopping():
             if self._unanswered:
                 self._publish([self._unanswered.pop(0)])
                 continue
@@ -168,11 +174,16 @@ class SharedConsumer(Client):
 
     def run(self) -> None:
         """Consume until the end."""
-        options: dict[str, Any] = {"lease": LEASE_MS / 1000, "max_deliveries": MAX_DELIVERIES, "backoff": 0.01, "backoff_max": 0.05}
+        options: dict[str, Any] = {
+            "lease": LEASE_MS / 1000,
+            "max_deliveries": MAX_DELIVERIES,
+            "backoff": 0.01,
+            "backoff_max": 0.05,
+        }
         with self.store.subscribe("jobs", "shared", prefetch=20, **options) as consumer:
-            while not self.session.stopping:
+            while not self.session.stopping():
                 taken = self.take(consumer, "jobs/shared", self._batch)
-                if len(taken) > 1 and all(plan(str(message.value, "ascii").split(" ")[0]) == "ack" for _, message in taken):
+                if len(taken) > 1 and all(plan(text_of(message)) == "ack" for _, message in taken):
                     self._ack_all(consumer, taken)
                     continue
                 for token, message in taken:
@@ -192,7 +203,7 @@ class SharedConsumer(Client):
             self.tell("done", token)
 
     def _handle(self, token: str, message: Delivery) -> None:
-        what = plan((message.value or b"").split(b" ")[0].decode())
+        what = plan(text_of(message))
         if what == "reject":
             self.finish(token, "reject", lambda: message.reject("as planned"))
         elif what == "fail always" or (what == "fail once" and message.attempt == 1):
@@ -213,10 +224,12 @@ class OrderedConsumer(Client):
 
     def run(self) -> None:
         """Consume until the end."""
-        while not self.session.stopping:
-            with self.store.subscribe("jobs", "ordered", prefetch=30, ordered=True, max_deliveries=20, backoff=0.01) as consumer:
+        while not self.session.stopping():
+            with self.store.subscribe(
+                "jobs", "ordered", prefetch=30, ordered=True, max_deliveries=20, backoff=0.01
+            ) as consumer:
                 for _ in range(self.rng.choice([20, 300])):
-                    if self.session.stopping:
+                    if self.session.stopping():
                         break
                     for token, message in self.take(consumer, "jobs/ordered", 1):
                         self._handle(token, message)
@@ -239,7 +252,7 @@ class Mover(Client):
     def run(self) -> None:
         """Move messages until the end."""
         with self.store.subscribe("jobs", "moving", prefetch=20, max_deliveries=20) as consumer:
-            while not self.session.stopping:
+            while not self.session.stopping():
                 taken = self.take(consumer, "jobs/moving", self.rng.choice([1, 1, 4]))
                 if taken:
                     while not self._move(taken):
@@ -280,7 +293,7 @@ class Steward(Client):
 
     def run(self) -> None:
         """Go round until the end."""
-        while not self.session.stopping:
+        while not self.session.stopping():
             time.sleep(self.rng.uniform(0.002, 0.03))
             self.numbers += 1
             self.tell("flush", self.numbers)
@@ -320,17 +333,17 @@ def plant_bug(store: Store, which: str) -> None:
 
         store._volume.submit_changes = one_by_one  # type: ignore[method-assign]
     elif which == "keys are forgotten":
-        DedupWindow._load = lambda self, now_us: None  # type: ignore[method-assign, assignment]
+        DedupWindow._load = lambda self, now_us: None  # type: ignore[method-assign]
     elif which == "leases are too short":
         Group.configure = _short_leases(Group.configure)  # type: ignore[method-assign]
         for group in groups.all():
             group.configure(group.settings)
     elif which == "failures are forgotten":
-        Group._replay_failed = lambda self, cursor, operation: None  # type: ignore[method-assign, assignment]
+        Group._replay_failed = lambda self, cursor, operation: None  # type: ignore[method-assign]
         Group._snapshot_of = _without_failures(Group._snapshot_of)  # type: ignore[method-assign]
     else:
         assert which == "order is not kept"
-        Group._withdraw_behind = lambda self, cursor, offset: None  # type: ignore[method-assign, assignment]
+        Group._withdraw_behind = lambda self, cursor, offset: None  # type: ignore[method-assign]
 
 
 def _short_leases(configure: Any) -> Any:
@@ -359,7 +372,7 @@ class Session:
         self.number = request["session"]
         self.seed = request["seed"]
         self.resume = {name: (count, list(unanswered)) for name, (count, unanswered) in request["resume"].items()}
-        self.stopping = False
+        self._stop = threading.Event()
         self.is_ahead = False
         self._history = HistoryWriter(request["history"])
         self._fails_are_normal = request["fails_are_normal"]
@@ -373,8 +386,14 @@ class Session:
             "jobs", partitions=PARTITIONS["jobs"], segment_bytes=16 * KIB, coalesce_below_bytes=4 * KIB,
             max_message_bytes=MESSAGE_BYTES_MAX, retention_bytes=256 * KIB, dedup_window=3600,
         )  # fmt: skip
-        self.store.create_topic("results", partitions=PARTITIONS["results"], segment_bytes=64 * KIB, coalesce_below_bytes=4 * KIB)
+        self.store.create_topic(
+            "results", partitions=PARTITIONS["results"], segment_bytes=64 * KIB, coalesce_below_bytes=4 * KIB
+        )
         self._threads: list[threading.Thread] = []
+
+    def stopping(self) -> bool:
+        """Whether the clients are to end."""
+        return self._stop.is_set()
 
     def tell(self, *event: object) -> None:
         """Write down an event."""
@@ -409,7 +428,7 @@ class Session:
             if len(groups) == 3 and all(group.lag == 0 for group in groups.values()):
                 break
             time.sleep(0.05)
-        self.stopping = True
+        self._stop.set()
         for thread in self._threads:
             thread.join(20)
         return self._read()
@@ -420,14 +439,14 @@ class Session:
         for topic, partitions in PARTITIONS.items():
             for partition in range(partitions):
                 start = stats[topic].starts[partition]
-                values = [(message.value or b"").split(b" ")[0].decode() for message in self.store.read(topic, partition)]
+                values = [text_of(message) for message in self.store.read(topic, partition)]
                 final.logs[topic, partition] = Log(start, values)
         for name, group in stats["jobs"].groups.items():
             for partition, position in group.positions.items():
                 final.positions[f"jobs/{name}", partition] = position
         for letter in self.store.dead_letters("jobs").list():
             head = {name.removeprefix("x-dlq-"): text.decode() for name, text in letter.headers}
-            value = (letter.value or b"").split(b" ")[0].decode()
+            value = text_of(letter)
             final.dead.append(
                 DeadLetter(
                     head["source-topic"], head["group"], int(head["source-partition"]), int(head["source-offset"]), value,

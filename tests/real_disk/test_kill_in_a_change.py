@@ -25,7 +25,6 @@ NOTHING: dict[str, Any] = {
     "groups": ["jobs/g/1", "more/g/1"],
     "positions": {"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 4}},
     "lag": {"jobs/g": 18, "more/g": 6},
-    "more": [4, 5, 6, 7, 8, 9],
 }
 """What is there before each change."""
 
@@ -36,21 +35,19 @@ def after(**changed: Any) -> dict[str, Any]:
 
 def _moved(size: int) -> dict[str, Any]:
     positions = {"jobs/g": {0: 7, 1: 4, 2: 4}, "more/g": {0: 5}}
-    return after(
-        out=[1] * OUT_PARTITIONS, lengths=[size], positions=positions, lag={"jobs/g": 15, "more/g": 5}, more=[5, 6, 7, 8, 9]
-    )
+    return after(out=[1] * OUT_PARTITIONS, lengths=[size], positions=positions, lag={"jobs/g": 15, "more/g": 5})
 
 
 STATES: dict[str, list[dict[str, Any]]] = {
     "dead letter": [
         NOTHING,
-        after(dead=[4], positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 5}}, lag={"jobs/g": 18, "more/g": 5}, more=[5, 6, 7, 8, 9]),
-        after(dead=[4, 5], positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 6}}, lag={"jobs/g": 18, "more/g": 4}, more=[6, 7, 8, 9]),
+        after(dead=[4], positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 5}}, lag={"jobs/g": 18, "more/g": 5}),
+        after(dead=[4, 5], positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 6}}, lag={"jobs/g": 18, "more/g": 4}),
     ],
     "transaction": [NOTHING, _moved(1)],
     "large transaction": [NOTHING, _moved(20_000)],
     "seek": [NOTHING, after(positions={"jobs/g": {0: 0, 1: 9, 2: 2}, "more/g": {0: 4}}, lag={"jobs/g": 19, "more/g": 6})],
-    "commit": [NOTHING, after(positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 7}}, lag={"jobs/g": 18, "more/g": 3}, more=[7, 8, 9])],
+    "commit": [NOTHING, after(positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 7}}, lag={"jobs/g": 18, "more/g": 3})],
     "new group": [
         NOTHING,
         after(
@@ -98,8 +95,12 @@ class Crasher:
     def crash(self, calls: Sequence[Call], index: int) -> list[str]:
         """Kill it at the call with this index, and look at what is left, twice."""
         call = calls[index]
-        status = self.run(*kill_at(call))
-        done = self.calls()
+        for _ in range(3):
+            status = self.run(*kill_at(call))
+            done = self.calls()
+            if status == -9 and len(done) == index + 1:
+                break
+            # The interpreter opened another number of files on its way: somebody changed a module, which is compiled once.
         if status != -9 or len(done) != index + 1 or done[-1].name != call.name:
             return [f"not killed at {call}: ended with {status} after {len(done)} calls"]
         found = look(self.path)
@@ -108,10 +109,10 @@ class Crasher:
             return [f"{call.name}({call.text.strip()}: neither nothing nor all: {found}"]
         if self.is_done and found != states[-1]:
             return [f"{call.name}({call.text.strip()}: it was told that it is durable, and there is {found}"]
-        again = {**look(self.path), "groups": found["groups"]}
-        # Looking publishes a message, and lets the group give up no more.
-        if {**again, "more": again["more"][:-1], "lag": 0} != {**found, "lag": 0}:
-            return [f"{call.name}({call.text.strip()}: after another opening {again} instead of {found}"]
+        again = look(self.path, drain=True)
+        drained = sorted(again.pop("drained"))
+        if again != found or drained != list(range(found["positions"]["more/g"][0], 11)):
+            return [f"{call.name}({call.text.strip()}: after another opening {again}, {drained}, instead of {found}"]
         return []
 
 

@@ -17,7 +17,7 @@ RULES = Rules(
 SHARED, ORDERED = "jobs/shared", "jobs/ordered"
 
 # Three messages; the second is dead-lettered by the one group and retried by the other, the third is moved on in a transaction.
-PUBLISHED = [
+PUBLISHED: list[list[Any]] = [
     ["session", 1],
     ["send", "p.0", "jobs", "a", "a"],
     ["sent", "p.0", 0, 0, False],
@@ -31,7 +31,7 @@ PUBLISHED = [
     ["send", "p.3", "jobs", "c", None],
     ["sent", "p.3", 0, 2, False],
 ]
-HANDLED_SHARED = [
+HANDLED_SHARED: list[list[Any]] = [
     ["got", "m.0", SHARED, 0, 0, 1, "a", 0, 1],
     ["ack", "m.0", False],
     ["done", "m.0"],
@@ -47,7 +47,7 @@ HANDLED_SHARED = [
     ["transaction", "t.1", ["m.3"], [["results", "c0"], ["results", "c1"]]],
     ["committed", "t.1", [[0, 0], [0, 1]]],
 ]
-HANDLED_ORDERED = [
+HANDLED_ORDERED: list[list[Any]] = [
     ["got", "o.0", ORDERED, 0, 0, 1, "a", 0, 1],
     ["ack", "o.0", True],
     ["done", "o.0"],
@@ -112,7 +112,7 @@ def test_an_ack_that_was_not_durable_may_be_forgotten_by_a_crash_and_only_by_a_c
         "redelivered-after-durable-ack": 1  # the flush covered it
     }
     lazy = without(GOOD, ["flush", 1], ["flushed", 1])
-    again = [["got", "q.4", SHARED, 0, 0, 1, "a", 20, 21], ["ack", "q.4", True], ["done", "q.4"]]
+    again: list[list[Any]] = [["got", "q.4", SHARED, 0, 0, 1, "a", 20, 21], ["ack", "q.4", True], ["done", "q.4"]]
     assert judge([*lazy, *again], final()) == {}
     same_session = [*PUBLISHED, *HANDLED_SHARED[:3], ["got", "m.9", SHARED, 0, 0, 1, "a", 2, 3]]
     assert "redelivered-after-ack" in judge(same_session, final())

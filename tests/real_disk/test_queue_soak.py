@@ -154,7 +154,9 @@ def work_for_a_while(sessions: Sessions, rng: random.Random, boot_id: bytes = b"
         time.sleep(rng.choice([rng.uniform(0, 0.2), rng.uniform(0, 1.2)]))
 
 
-def judge(sessions: Sessions, final: Final, name: str, record_property: Callable[[str, object], None], seed: int) -> Counter[str]:
+def judge(
+    sessions: Sessions, final: Final, name: str, record_property: Callable[[str, object], None], seed: int
+) -> Counter[str]:
     """Judge all of it: no anomaly, and enough happened."""
     anomalies = sessions.checker.judge(final)
     counts = sessions.checker.counts

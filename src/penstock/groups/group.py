@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyroaring import BitMap64
 
 from penstock.arguments import check_seconds
-from penstock.errors import Closed, LeaseExpired, OffsetOutOfRange, PenstockError
+from penstock.errors import BadBytes, Closed, LeaseExpired, OffsetOutOfRange, PenstockError, UnsupportedFormat
 from penstock.groups import operations as ops
 from penstock.groups.assignment import assign
 from penstock.groups.cursor import Cursor, Failure
@@ -1224,21 +1224,24 @@ class Group:
         cursor = self.cursors[operation.partition]
         if kind == ops.SOUGHT:
             if operation.generation > cursor.generation:
-                cursor.move_to(ops.decode_number(operation), operation.generation)
+                cursor.move_to(ops.decode_offset(operation), operation.generation)
                 self._forget_held(cursor)
                 self.wake_all()
             return
         if operation.generation != cursor.generation:
             return
         if kind == ops.FINISHED:
-            cursor.finish_all(ops.decode_bitmap(operation.body))
+            offsets = ops.decode_bitmap(operation.body)
+            if offsets and offsets.max() - cursor.scan > ops.SPAN_MAX:
+                raise BadBytes("group operation", "finishes what lies impossibly far ahead")
+            cursor.finish_all(offsets)
         elif kind == ops.POSITION:
             scan, open_offsets = ops.decode_position(operation)
             cursor.scan, cursor.open = scan, open_offsets
         elif kind == ops.SUSPECTS:
             cursor.suspects = ops.decode_bitmap(operation.body) & cursor.open
         elif kind == ops.COMMITTED:
-            offset = ops.decode_number(operation)
+            offset = ops.decode_offset(operation)
             if offset > cursor.next_offset:
                 cursor.finish_below(offset)
         elif kind in (ops.FAILED, ops.FAILED_ALL):
@@ -1254,6 +1257,8 @@ class Group:
             member, offset = ops.decode_begun(operation)
             if member in self._dead:
                 self._dead[member].begun.add((cursor.partition, offset))
+        else:
+            raise UnsupportedFormat("the journal", f"group operation {kind}")
 
     def _forget_held(self, cursor: Cursor) -> None:
         for dead in self._dead.values():
@@ -1279,7 +1284,8 @@ class Group:
             failed = ops.decode_failed(operation)
             offsets: Sequence[int] | BitMap64 = (failed.offset,)
         else:
-            failed, offsets = ops.decode_failed_all(operation)
+            failed, all_offsets = ops.decode_failed_all(operation)
+            offsets = all_offsets & cursor.open
         failure = self._shared_failure(failed.count, failed.first_s, failed.last_s, failed.reason)
         for offset in offsets:
             if offset in cursor.open:

@@ -5,11 +5,11 @@ What groups write into the journal.
 operation: kind u8, 0 u8, partition u16, group id u32, generation u32, body length u32, then the body
   1 made        JSON: topic id, topic, name, settings, and the offset at which each partition begins
   2 configured  JSON: settings
-  3 deleted     empty
+  3 deleted     JSON: nothing
   4 leased      member u64, concurrency u32, ranges u32, then (start u64, end u64) each
   5 finished    a 64-bit roaring bitmap of offsets
   6 failed      offset u64, due_us i64, first_s u32, last_s u32, count u32, reason (utf-8)
-  7 returned    member u64, 0 u32, ranges u32, then (start u64, end u64) each: not counted as deliveries
+  7 returned    member u64, concurrency u32, ranges u32, then (start u64, end u64) each: not counted as deliveries
   8 begun       member u64, offset u64: a suspect is being handed out
   9 sought      offset u64: the cursor begins anew there; `generation` is the new one
  10 committed   offset u64: everything below is finished
@@ -53,6 +53,9 @@ _RANGE = struct.Struct("<QQ")
 _BEGUN = struct.Struct("<QQ")
 _FAILED = struct.Struct("<QqIII")
 
+OFFSET_MAX = (1 << 62) - 1
+SPAN_MAX = 1 << 32
+"""No operation leases or finishes more offsets at once: beyond that it is no operation but damage, which must not cost memory."""
 FINISHED_PER_OPERATION = 4_096
 RANGES_PER_OPERATION = 64
 
@@ -137,7 +140,10 @@ def decode_position(operation: Operation) -> tuple[int, BitMap64]:
     if len(operation.body) < _U64.size:
         raise BadBytes("group operation", "is cut off")
     (scan,) = _U64.unpack_from(operation.body)
-    return int(scan), decode_bitmap(operation.body[_U64.size :])
+    open_offsets = decode_bitmap(operation.body[_U64.size :])
+    if scan > OFFSET_MAX or (open_offsets and open_offsets.max() >= scan):
+        raise BadBytes("group operation", "offsets are open that were never leased")
+    return int(scan), open_offsets
 
 
 def encode_bitmap(kind: int, partition: int, group_id: int, generation: int, offsets: BitMap64) -> bytes:
@@ -191,7 +197,7 @@ def decode_document(operation: Operation) -> dict[str, Any]:
     """The values of a made or configured operation. Raises `BadBytes`."""
     try:
         values = json.loads(bytes(operation.body))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadBytes("group operation", str(error)) from None
     if not isinstance(values, dict):
         raise BadBytes("group operation", "is no document")
@@ -207,8 +213,8 @@ def decode_ranges(operation: Operation) -> tuple[int, int, list[tuple[int, int]]
     if len(body) != _MEMBER.size + count * _RANGE.size:
         raise BadBytes("group operation", "its length does not fit its ranges")
     ranges = [(int(start), int(end)) for start, end in _RANGE.iter_unpack(body[_MEMBER.size :])]
-    if any(start >= end for start, end in ranges):
-        raise BadBytes("group operation", "a range ends before it begins")
+    if any(not start < end <= min(start + SPAN_MAX, OFFSET_MAX) for start, end in ranges):
+        raise BadBytes("group operation", "a range ends before it begins, or is impossibly long")
     return member, concurrency, ranges
 
 
@@ -220,6 +226,8 @@ def decode_bitmap(data: bytes | memoryview) -> BitMap64:
         raise BadBytes("group bitmap", str(error)) from None
     if len(bitmap.serialize()) != len(data):
         raise BadBytes("group bitmap", "has bytes that belong to nothing")
+    if bitmap and bitmap.max() > OFFSET_MAX:
+        raise BadBytes("group bitmap", "holds what is no offset")
     return bitmap
 
 
@@ -246,6 +254,14 @@ def decode_number(operation: Operation) -> int:
         raise BadBytes("group operation", "has the wrong length")
     (number,) = _U64.unpack(operation.body)
     return int(number)
+
+
+def decode_offset(operation: Operation) -> int:
+    """The offset of a sought or committed operation. Raises `BadBytes`."""
+    number = decode_number(operation)
+    if number > OFFSET_MAX:
+        raise BadBytes("group operation", f"{number} is no offset")
+    return number
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:

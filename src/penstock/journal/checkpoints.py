@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from penstock.files import FileSystem
     from penstock.format.checkpoint import LogRow
 
+CHECKPOINT_BYTES_MAX = 4 << 30
+"""A checkpoint holds the state of all groups: many millions of messages that wait to be tried again make it large."""
 NAMES = ("checkpoint-0", "checkpoint-1")
 
 
@@ -45,7 +47,7 @@ class Checkpoints:
             if not self._files.exists(path):
                 continue
             try:
-                checkpoint = Checkpoint.decode(read_small_file(self._files, path))
+                checkpoint = Checkpoint.decode(read_small_file(self._files, path, limit_bytes=CHECKPOINT_BYTES_MAX))
                 if checkpoint.store_id != self._store_id:
                     raise BadBytes("checkpoint", "belongs to another store")
             except BadBytes as error:

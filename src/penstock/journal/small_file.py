@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -36,19 +37,19 @@ def replace_small_file(files: FileSystem, path: str, data: bytes) -> None:
     files.sync_directory(os.path.dirname(path))
 
 
-def read_small_file(files: FileSystem, path: str, *, cached: bool = False) -> bytes:
+def read_small_file(files: FileSystem, path: str, *, cached: bool = False, limit_bytes: int = READ_LIMIT_BYTES) -> bytes:
     """
     The whole of a small file, read from the disk and not from the page cache, which may be wrong after an I/O error.
 
-    *cached* allows the page cache: for files that are only caches themselves.
+    *cached* allows the page cache: for files that are only caches themselves. Raises `OSError` for one over *limit_bytes*.
     """
     file = files.open(path)
     try:
         if not cached:
             file.drop_cache()
         size = file.size()
-        if size > READ_LIMIT_BYTES:
-            raise OSError(27, f"{size} bytes are too many for a file of this kind", path)
+        if size > limit_bytes:
+            raise OSError(errno.EINVAL, f"{size} bytes are too many for a file of this kind", path)
         return file.pread(size, 0)
     finally:
         file.close()

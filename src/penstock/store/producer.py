@@ -271,6 +271,9 @@ class Producer:
         with self._lock:
             for number in list(self._open):
                 self._commit(number)
+        if not self._background:
+            while self._on_the_way:
+                self._volume.commit_changes(())
 
     def _send_lingering(self) -> None:
         """The thread that commits what has lingered long enough; asleep while nothing lingers."""
@@ -299,7 +302,7 @@ class Producer:
             on_the_way = list(self._on_the_way)
         if not self._background:
             while not all(sent.done for sent in on_the_way):
-                self._volume.commit_pending().wait()
+                self._volume.commit_changes(())
         end = None if wait_s is None else time.monotonic() + wait_s
         for sent in on_the_way:
             if not sent.wait(None if end is None else max(0.0, end - time.monotonic())):

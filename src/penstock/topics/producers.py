@@ -21,7 +21,7 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadBytes, ProducerFenced, TransactionFenced
+from penstock.errors import BadBytes, ProducerFenced, TransactionFenced, UnsupportedFormat
 from penstock.volume.tickets import Other
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Producers:
                     raise BadBytes("producer entry", f"has the impossible length {length}")
                 try:
                     self._take(kind, json.loads(body[at : at + length]))
-                except (KeyError, TypeError, ValueError) as error:
+                except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
                     raise BadBytes("producer entry", f"{type(error).__name__}: {error}") from None
                 at += length
 
@@ -99,6 +99,8 @@ class Producers:
             known[int(values["number"])] = (int(values["time_us"]), values["result"])
             for number in sorted(known)[:-TRANSACTIONS_KEPT]:
                 del known[number]
+        else:
+            raise UnsupportedFormat("the journal", f"producer entry {kind}")
 
     def recovered(self, ends: dict[bytes, list[int]]) -> None:
         """See `Layer`."""

@@ -1,0 +1,559 @@
+"""What a review of the delivery code found: each test fails until its fault is mended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import PenstockError, SequenceGap, StorageFull
+from penstock.format.batch import encode_batch
+from penstock.store.queue import Queue
+from penstock.store.store import Store
+from penstock.volume.tickets import MoveLogStart
+from tests.groups.sim import Sim, numbered, offsets, one, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock import Consumer, Delivery
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def memory() -> Iterator[Store]:
+    store = Store.open("memory:")
+    yield store
+    closer = threading.Thread(target=store.close, daemon=True)
+    closer.start()
+    closer.join(3)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Run *work* in a thread; its result is appended to the list."""
+    results: list[Any] = []
+
+    def run() -> None:
+        with contextlib.suppress(PenstockError):
+            results.append(work())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def waiting(store: Store, count: int, topic: str = "t", group: str = "g") -> None:
+    """Return once so many threads wait in the group."""
+    end = time.monotonic() + 5
+    while len(store._group(topic, group)._waiters) < count:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    time.sleep(0.02)
+
+
+# -- producers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_named_producer_opened_again_after_eight_days_loses_no_message() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    with sim.store.producer("t", name="p", linger=0) as producer:
+        producer.send(b"first week")
+        producer.flush()
+    sim.clock.advance(8 * DAY_S)
+    sim.restart()
+    with sim.store.producer("t", name="p", linger=0) as producer:
+        producer.send(b"second week")
+        producer.flush()
+    assert [message.value for message in sim.store.read("t")] == [b"first week", b"second week"]
+
+
+def test_a_named_producer_goes_on_after_the_disk_was_full_for_a_moment() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    producer = sim.store.producer("t", name="p", linger=0)
+    producer.send(b"0")
+    producer.flush()
+    log = sim.store._volume.log("t")
+    make_room, has_room = log.make_room, log.has_room
+
+    def full(*_: object) -> None:
+        raise StorageFull("/s", None, None)
+
+    log.make_room, log.has_room = full, lambda _: False  # type: ignore[assignment, method-assign]
+    refused = producer.send(b"1")
+    producer.flush()
+    assert isinstance(refused.exception(0), StorageFull)
+    log.make_room, log.has_room = make_room, has_room  # type: ignore[method-assign]
+    future = producer.send(b"2")
+    producer.flush()
+    assert not isinstance(future.exception(0), SequenceGap)
+
+
+def test_a_callback_may_publish(memory: Store) -> None:
+    memory.create_topic("t", sync="always")
+    memory.create_topic("log", sync="always")
+    producer = memory.producer("t", linger=0)
+    told = threading.Event()
+
+    def tell(_: object) -> None:
+        memory.publish("log", b"done")
+        told.set()
+
+    producer.send(b"0", on_done=tell)
+    assert told.wait(3), "the committing thread waits for itself, and nobody can publish any more"
+
+
+def test_a_callback_may_send_while_the_producer_is_full(memory: Store) -> None:
+    memory.create_topic("t", sync="always")
+    producer = memory.producer("t", max_pending=1, linger=0)
+    sent = threading.Event()
+
+    def again(_: object) -> None:
+        producer.send(b"1")
+        sent.set()
+
+    producer.send(b"0", on_done=again)
+    assert sent.wait(3), "the committing thread waits for itself"
+
+
+# -- waking ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_owner_of_a_partition_is_woken_though_another_member_waits_too(memory: Store) -> None:
+    memory.create_topic("t", partitions=2)
+    first = memory.subscribe("t", "g", ordered=True)
+    second = memory.subscribe("t", "g", ordered=True)
+    mine = memory._group("t", "g").cursors[0].member is first._member
+    owner, other = (first, second) if mine else (second, first)
+    thread, found = in_thread(lambda: owner.get(timeout=3))
+    waiting(memory, 1)
+    in_thread(lambda: other.get(timeout=5))
+    waiting(memory, 2)
+    memory.publish("t", b"x", partition=0)
+    thread.join(1)
+    assert [message.value for message in found if message] == [b"x"]
+
+
+def test_a_paused_consumer_that_waits_does_not_swallow_the_wake_of_another(memory: Store) -> None:
+    memory.create_topic("t")
+    idle = memory.subscribe("t", "g")
+    paused = memory.subscribe("t", "g")
+    paused.pause()
+    thread, found = in_thread(lambda: idle.get(timeout=3))
+    waiting(memory, 1)
+    in_thread(lambda: paused.get(timeout=5))
+    waiting(memory, 2)
+    memory.publish("t", b"x")
+    thread.join(1)
+    assert [message.value for message in found if message] == [b"x"]
+
+
+def test_a_consumer_with_a_full_prefetch_does_not_swallow_the_wake_of_an_idle_one(memory: Store) -> None:
+    memory.create_topic("t")
+    busy = memory.subscribe("t", "g", prefetch=1)
+    memory.publish("t", b"0")
+    assert busy.get(timeout=1) is not None
+    idle = memory.subscribe("t", "g")
+    thread, found = in_thread(lambda: idle.get(timeout=3))
+    waiting(memory, 1)
+    in_thread(lambda: busy.get(timeout=5))
+    waiting(memory, 2)
+    memory.publish("t", b"1")
+    thread.join(1)
+    assert [message.value for message in found if message] == [b"1"]
+
+
+def test_a_task_that_is_cancelled_as_it_is_woken_hands_the_wake_on() -> None:
+    from penstock import aio
+
+    async def main() -> bytes | None:
+        async with aio.open("memory:") as store:
+            await store.create_topic("t")
+            consumer = await store.subscribe("t", "g")
+            patient = asyncio.create_task(consumer.get(timeout=3))
+            await asyncio.sleep(0.02)
+            cancelled = asyncio.create_task(consumer.get())
+            await asyncio.sleep(0.02)
+            store.sync.publish("t", b"x")  # schedules the event of the last who came
+            asyncio.get_running_loop().call_soon(cancelled.cancel)
+            done, _ = await asyncio.wait([patient], timeout=1)
+            value = patient.result().value if done and patient.result() else None  # type: ignore[union-attr]
+            patient.cancel()
+            return value
+
+    assert asyncio.run(main()) == b"x"
+
+
+def test_acking_messages_of_two_consumers_at_once_wakes_both(memory: Store) -> None:
+    memory.create_topic("t")
+    memory.publish_many("t", numbered(4))
+    first = memory.subscribe("t", "g", prefetch=1)
+    second = memory.subscribe("t", "g", prefetch=1)
+    a, b = first.get(timeout=1), second.get(timeout=1)
+    assert a is not None
+    assert b is not None
+    thread, found = in_thread(lambda: first.get(timeout=3))
+    waiting(memory, 1)
+    second.ack([a, b])
+    thread.join(1)
+    assert [message is not None for message in found] == [True]
+
+
+def test_two_groups_that_begin_to_listen_at_the_same_time_both_listen() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    log = sim.store._volume.log("t")
+
+    others: list[threading.Thread] = []
+
+    class Slow(list):  # type: ignore[type-arg]
+        """A list during whose copying another thread gets its turn."""
+
+        def __iter__(self) -> Iterator[Any]:
+            log._listeners = list.copy(self)
+            others.append(in_thread(lambda: sim.store.subscribe("t", "b"))[0])
+            others[0].join(0.5)
+            return super().__iter__()
+
+    log._listeners = Slow()
+    sim.store.subscribe("t", "a")
+    if not others:
+        sim.store.subscribe("t", "b")
+    for thread in others:
+        thread.join(3)
+    assert len(log._listeners) == 2
+
+
+# -- durability -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_ack_is_durable_though_another_threads_cycle_took_it() -> None:
+    """The frame that took the mark is not synced yet: that is no reason to return."""
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g")
+    message = one(consumer)
+    consumer.flush()
+    groups, journal = sim.store._groups, sim.store._volume._journal
+    sync = journal.sync
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def slow_sync() -> None:
+        syncing.set()
+        go_on.wait(5)
+        sync()
+
+    journal.sync = slow_sync  # type: ignore[method-assign]
+
+    class Noted(list):  # type: ignore[type-arg]
+        """As soon as the mark is there, the cycle of another thread takes it and waits for the disk."""
+
+        def append(self, entry: Any) -> None:
+            super().append(entry)
+            if type(entry).__name__ == "_Mark" and not syncing.is_set():
+                in_thread(lambda: sim.store._volume.commit_changes(()))
+                assert syncing.wait(3)
+
+    groups._noted = Noted(groups._noted)
+    thread, _ = in_thread(lambda: message.ack(wait=True))
+    assert syncing.wait(3)
+    thread.join(0.3)
+    returned_too_early = not thread.is_alive()
+    go_on.set()
+    thread.join(3)
+    assert not returned_too_early
+
+
+# -- after a crash --------------------------------------------------------------------------------------------------------
+
+
+def test_messages_that_nobody_got_because_the_disk_was_full_are_not_counted_as_failed() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(3))
+    sim.store.subscribe("t", "g", max_deliveries=1)
+    sim.kill()
+    consumer = sim.store.subscribe("t", "g")
+    groups = sim.store._groups
+    flush = groups.flush
+
+    def full() -> None:
+        raise StorageFull("/s", None, None)
+
+    groups.flush = full  # type: ignore[method-assign]
+    with pytest.raises(StorageFull):
+        consumer.get(timeout=0)
+    groups.flush = flush  # type: ignore[method-assign]
+    sim.clock.advance(31)
+    values = [message.value for message in take(consumer)]
+    assert sorted(values) == [b"0", b"1", b"2"]
+
+
+def suspects(sim: Sim, group: str, count: int = 2) -> None:
+    """Make the first messages suspects of *group*: its member dies with them."""
+    consumer = sim.store.subscribe("t", group, concurrency=count)
+    assert len(consumer.get_many(count, timeout=0)) == count
+    consumer.flush()
+
+
+def test_a_suspect_that_retention_took_does_not_block_the_suspects_of_other_groups() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", segment_messages=2, retain="always", retention_age=1)
+    for number in range(4):
+        sim.store.publish("t", b"%d" % number)
+    suspects(sim, "a")
+    suspects(sim, "b", 4)
+    sim.kill()
+    sim.clock.advance(10)
+    sim.store.retain("t")
+    assert sim.store._volume.log("t").log_start == 2
+    a = sim.store.subscribe("t", "a", reset="fail")
+    with pytest.raises(PenstockError):
+        a.get(timeout=0)
+    b = sim.store.subscribe("t", "b")
+    assert offsets(take(b, 1)) == [2]
+
+
+def test_a_suspect_that_compaction_took_does_not_block_the_next_one() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    log = sim.store._volume.log("t")
+    sim.store._volume.append(log, encode_batch([b"0", b"2", b"3"], offset_deltas=[0, 2, 3], offset_span=4))
+    consumer = sim.store.subscribe("t", "g")
+    consumer.get_many(3, timeout=0)
+    consumer.flush()
+    sim.kill()
+    consumer = sim.store.subscribe("t", "g")
+    seen = []
+    for _ in range(6):
+        message = consumer.get(timeout=0)
+        if message is not None:
+            seen.append(message.offset)
+            message.ack()
+    assert seen == [0, 2, 3]
+
+
+def test_recovery_takes_time_in_proportion_to_the_leases() -> None:
+    def reopened_s(count: int) -> float:
+        sim = Sim()
+        sim.store.create_topic("t")
+        sim.store.publish_many("t", numbered(count))
+        consumer = sim.store.subscribe("t", "g", prefetch=1)
+        for number in range(count):
+            one(consumer).ack()
+            if number % 50 == 0:
+                consumer.flush()
+        consumer.flush()
+        begin = time.perf_counter()
+        sim.kill()
+        return time.perf_counter() - begin
+
+    small, large = reopened_s(500), reopened_s(4_000)
+    assert large < small * 8 * 2.5, f"{small:.3f} s for 500, {large:.3f} s for 4,000"
+
+
+# -- time -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_nacked_for_a_week_does_not_come_after_a_day_because_of_a_restart() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g")
+    one(consumer).nack(delay=7 * DAY_S)
+    sim.restart()
+    sim.clock.advance(2 * DAY_S)
+    assert take(sim.store.subscribe("t", "g")) == []
+
+
+# -- dead letters ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rejected_message_is_not_handed_out_again_because_the_dead_letter_had_no_room() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g")
+    group = sim.group()
+    mover = group._mover
+
+    def full(_: object) -> None:
+        raise StorageFull("/s", None, None)
+
+    group._mover = full
+    one(consumer).reject("never")
+    group._mover = mover
+    sim.clock.advance(10)
+    assert take(consumer) == []
+    assert [letter.value for letter in sim.store.dead_letters("t").list()] == [b"x"]
+
+
+def test_two_replays_at_the_same_time_send_each_dead_letter_back_once() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g", max_deliveries=1)
+    one(consumer).nack()
+    box = sim.store.dead_letters("t")
+    assert len(box) == 1
+
+    def choose(_: object) -> bool:
+        sim.store.dead_letters("t").replay()  # another thread could
+        return True
+
+    box.replay(filter=choose)
+    assert [message.value for message in sim.store.read("t")] == [b"x", b"x"]
+
+
+def test_the_number_of_dead_letters_is_right_after_retention() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(3))
+    consumer = sim.store.subscribe("t", "g", max_deliveries=1)
+    for message in take(consumer):
+        message.nack()
+    box = sim.store.dead_letters("t")
+    assert len(box) == 3
+    sim.store._volume.commit_changes([MoveLogStart(sim.store._volume.log("t.dlq"), 2)])  # what retention does
+    assert [letter.value for letter in box.list()] == [b"2"]
+    assert len(box) == 1
+
+
+# -- the queue ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_gives_out_more_than_eight_mebibytes_before_the_first_task_is_done() -> None:
+    with Queue("memory:") as queue:
+        for _ in range(12):
+            queue.put(bytes(1_000_000))
+        assert len([queue.get(timeout=0.5) for _ in range(12)]) == 12
+
+
+# -- asyncio --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_get_after_a_crash_counts_nothing() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(2))
+    suspects(sim, "g")
+    sim.kill()
+    from penstock.aio import AsyncConsumer
+
+    before = sim.failures()
+    consumer = AsyncConsumer(sim.store.subscribe("t", "g"))
+    groups = sim.store._groups
+    flush = groups.flush
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        entered.set()
+        go_on.wait(3)
+        flush()
+
+    groups.flush = slowly  # type: ignore[method-assign]
+
+    async def main() -> None:
+        task = asyncio.create_task(consumer.get())
+        await asyncio.to_thread(entered.wait, 3)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        go_on.set()
+
+    asyncio.run(main())
+    groups.flush = flush  # type: ignore[method-assign]
+    sim.clock.advance(31)
+    take(consumer.sync, 1)
+    assert sim.failures() == before
+
+
+def test_a_cancelled_subscribe_leaves_no_member_behind(memory: Store) -> None:
+    from penstock.aio import AsyncStore
+
+    memory.create_topic("t", partitions=2)
+    subscribe = memory.subscribe
+    entered, go_on, left = threading.Event(), threading.Event(), threading.Event()
+
+    def slowly(*args: Any, **options: Any) -> Consumer:
+        entered.set()
+        go_on.wait(3)
+        try:
+            return subscribe(*args, **options)
+        finally:
+            left.set()
+
+    memory.subscribe = slowly  # type: ignore[method-assign]
+
+    async def main() -> None:
+        task = asyncio.ensure_future(AsyncStore(memory).subscribe("t", "g", ordered=True)._open())
+        await asyncio.to_thread(entered.wait, 3)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await asyncio.to_thread(left.wait, 3)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    memory.subscribe = subscribe  # type: ignore[method-assign]
+    assert memory._group("t", "g").members == []
+
+
+# -- workers --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_goes_on_after_taking_failed_once(memory: Store) -> None:
+    memory.create_topic("t")
+    memory.publish("t", b"x")
+    handled = threading.Event()
+
+    @memory.worker("t", group="g")
+    def handle(_: object) -> None:
+        handled.set()
+
+    memory.subscribe("t", "g").close()
+    group = memory._group("t", "g")
+    take_now = group.take
+    failed = threading.Event()
+
+    def full_once(*args: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise StorageFull("/s", None, None)
+        return take_now(*args)
+
+    group.take = full_once  # type: ignore[method-assign]
+    runner, _ = in_thread(memory.run)
+    assert failed.wait(3)
+    ok = handled.wait(1) or not runner.is_alive()
+    memory.stop()
+    runner.join(3)
+    assert ok, "its thread is dead, and run() goes on as if nothing were"
+
+
+# -- transactions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_takes_each_further_ack_at_the_same_price() -> None:
+    def seconds(count: int) -> float:
+        sim = Sim()
+        sim.store.create_topic("t")
+        sim.store.publish_many("t", numbered(count))
+        consumer = sim.store.subscribe("t", "g", prefetch=count)
+        messages = consumer.get_many(count, timeout=0)
+        transaction = sim.store.transaction()
+        begin = time.perf_counter()
+        for message in messages:
+            transaction.ack(message)
+        return time.perf_counter() - begin
+
+    small, large = seconds(500), seconds(4_000)
+    assert large < small * 8 * 3, f"{small:.4f} s for 500, {large:.4f} s for 4,000"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds that a test waits for something that must happen; it is never a measure of anything."""
-SOON = 1.5
+SOON = 1.0
 """The same where waiting in vain is what a known fault looks like."""
 
 T = TypeVar("T")
@@ -90,11 +90,15 @@ class Gate:
         self._function = function
         self.reached = threading.Event()
         self.open = threading.Event()
+        self.passed = threading.Event()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         self.reached.set()
         assert self.open.wait(PATIENCE)
-        return self._function(*arguments, **options)
+        try:
+            return self._function(*arguments, **options)
+        finally:
+            self.passed.set()
 
 
 @contextmanager

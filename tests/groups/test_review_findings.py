@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,8 +21,9 @@ from tests.groups.sim import Sim, numbered, offsets, one, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from penstock import Consumer, Delivery
+    from penstock import Consumer
 
 DAY_S = 86_400.0
 
@@ -557,3 +560,29 @@ def test_a_transaction_takes_each_further_ack_at_the_same_price() -> None:
 
     small, large = seconds(500), seconds(4_000)
     assert large < small * 8 * 3, f"{small:.4f} s for 500, {large:.4f} s for 4,000"
+
+
+# -- a fork ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_ack_in_a_forked_child_does_not_write_into_the_journal_of_its_parent(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s")
+    store.create_topic("t")
+    store.publish("t", b"0")
+    consumer = store.subscribe("t", "g")
+    message = one(consumer)
+    consumer.flush()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.read(reading, 1)
+            message.ack(wait=True)
+        os._exit(0)
+    store.publish("t", b"1")
+    os.write(writing, b"x")
+    os.waitpid(child, 0)
+    shutil.copytree(tmp_path / "s", tmp_path / "as after a crash")
+    store.close()
+    with Store.open(tmp_path / "as after a crash") as again:
+        assert [kept.value for kept in again.read("t")] == [b"0", b"1"]

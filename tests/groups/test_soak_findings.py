@@ -15,7 +15,7 @@ from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pytest
 
@@ -35,16 +35,21 @@ def take(consumer: Consumer) -> Delivery:
     return message
 
 
-def before_the_commit(store: Store, work: Callable[[], object]) -> None:
+def before_the_commit(store: Store, work: Callable[[], object]) -> list[bool]:
     """Do *work* once, after a transaction has taken its acks and before its frame is written: another thread could."""
-    commit = store._volume.commit_changes
+    (group,) = [group for group in store._groups.all() if not group.name.startswith(".")]
+    reserve = group.reserve_acks
+    done: list[bool] = []
 
-    def interrupted(changes: object) -> object:
-        store._volume.commit_changes = commit  # type: ignore[method-assign]
-        work()
-        return commit(changes)  # type: ignore[arg-type]
+    def interrupted(deliveries: Sequence[Delivery]) -> list[bytes]:
+        operations = reserve(deliveries)
+        if not done:
+            done.append(True)
+            work()
+        return operations
 
-    store._volume.commit_changes = interrupted  # type: ignore[assignment, method-assign]
+    group.reserve_acks = interrupted  # type: ignore[method-assign]
+    return done
 
 
 # -- poison ---------------------------------------------------------------------------------------------------------------
@@ -148,10 +153,11 @@ def test_a_message_that_a_transaction_is_finishing_is_not_handed_out_again() -> 
         while (message := consumer.get(timeout=0)) is not None:
             again.append(message.offset)
 
-    before_the_commit(store, fail_first)
+    interrupted = before_the_commit(store, fail_first)
     with store.transaction() as transaction:
         transaction.publish("out", b"of 1")
         transaction.ack(second)
+    assert interrupted
     assert again == [0]
 
 
@@ -167,10 +173,11 @@ def test_one_delivery_is_finished_by_one_transaction() -> None:
             other.publish("out", b"other")
             other.ack(message)
 
-    before_the_commit(store, commit_another)
+    interrupted = before_the_commit(store, commit_another)
     with contextlib.suppress(Conflict), store.transaction() as transaction:
         transaction.publish("out", b"one")
         transaction.ack(message)
+    assert interrupted
     assert len(list(store.read("out"))) == 1
 
 
@@ -185,11 +192,46 @@ def test_a_message_that_a_transaction_is_finishing_is_not_dead_lettered() -> Non
         with contextlib.suppress(Conflict):
             message.reject("no")
 
-    before_the_commit(store, reject)
+    interrupted = before_the_commit(store, reject)
     with contextlib.suppress(Conflict), store.transaction() as transaction:
         transaction.publish("out", b"one")
         transaction.ack(message)
+    assert interrupted
     assert len(list(store.read("out"))) + len(store.dead_letters("t")) == 1
+
+
+def test_a_seek_voids_the_acks_of_a_transaction_that_is_on_its_way() -> None:
+    """Whichever of the two comes first: what was leased before the seek finishes nothing behind it."""
+    store = open_store()
+    store.publish_many("t", [b"0", b"1"])
+    consumer = store.subscribe("t", "g")
+    message = take(consumer)
+    (group,) = store._groups.all()
+
+    class SeekingLock:
+        """Another thread seeks as soon as the transaction lets go of the group for the first time."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.thread = threading.Thread(target=store.seek, args=("t", "g", "earliest"))
+
+        def __enter__(self) -> bool:
+            return self.lock.__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
+            if self.thread.ident is None:
+                self.thread.start()
+                self.thread.join(5)
+
+    seeking = SeekingLock()
+    transaction = store.transaction()
+    transaction.ack(message)
+    group.lock = seeking  # type: ignore[assignment]
+    with contextlib.suppress(Conflict):
+        transaction.commit()
+    seeking.thread.join()
+    assert [message.offset for message in consumer.get_many(10, timeout=0)] == [0, 1]
 
 
 # -- retention --------------------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_wait, check_whole_number
 from penstock.errors import Closed, LeaseExpired
 from penstock.store.consumer import GET_MANY_MAX
@@ -95,7 +97,8 @@ class AsyncConsumer:
         waiter = LoopWaiter(loop, arrived)
         while True:
             arrived.clear()
-            self._group.add_waiter(waiter)
+            woken = False
+            self._group.add_waiter(waiter, self._member)
             try:
                 found = await self._take_now(count)
                 if found:
@@ -106,18 +109,22 @@ class AsyncConsumer:
                 until_event = self._group.wait_seconds()
                 if until_event is not None and (left is None or until_event < left):
                     left = max(until_event, 0.0005)
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(arrived.wait(), left)
-                except TimeoutError:
-                    continue
+                    woken = True
             finally:
-                self._group.remove_waiter(waiter, woken=arrived.is_set())
+                # A task that is cancelled as it is woken has not noticed: another one is woken in its place.
+                self._group.remove_waiter(waiter, self._member, woken=woken)
 
     async def _take_now(self, count: int) -> list[Delivery]:
-        if self._group.has_suspects:
-            # After a crash each of them is noted durably before it is handed out: that waits for the disk.
-            return await asyncio.to_thread(self._group.take, self._member, count)
+        if self._group.may_wait:
+            # After a crash what is handed out is noted durably before: that waits for the disk.
+            return await finished_or_undone(lambda: self._group.take(self._member, count), self._give_back)
         return self._group.take(self._member, count)
+
+    def _give_back(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self._group.give_back(delivery)
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivery]:
         while True:
@@ -176,6 +183,10 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Give back what is not finished, and make durable what is."""
         await asyncio.to_thread(self._consumer.close)
+
+    def close_now(self) -> None:
+        """The same, in the calling thread."""
+        self._consumer.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from penstock.aio.waiting import finished_or_undone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -14,6 +15,10 @@ class Closing(Protocol):
 
     async def close(self) -> None:
         """Close it."""
+        ...
+
+    def close_now(self) -> None:
+        """Close it in the calling thread."""
         ...
 
 
@@ -28,7 +33,7 @@ class Opening(Generic[Opened]):
         self._opened: Opened | None = None
 
     async def _open(self) -> Opened:
-        return await asyncio.to_thread(self._open_now)
+        return await finished_or_undone(self._open_now, lambda opened: opened.close_now())
 
     def __await__(self) -> Generator[Any, None, Opened]:
         return self._open().__await__()

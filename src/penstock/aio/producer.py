@@ -67,6 +67,10 @@ class AsyncProducer:
         """Commit what it holds and take no more."""
         await asyncio.to_thread(self._producer.close)
 
+    def close_now(self) -> None:
+        """The same, in the calling thread."""
+        self._producer.close()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -137,6 +137,10 @@ class AsyncStore:
         """See `Store.close`."""
         await asyncio.to_thread(self._store.close)
 
+    def close_now(self) -> None:
+        """The same, in the calling thread."""
+        self._store.close()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.journal.ticket import Ticket
+
+
+Result = TypeVar("Result")
+
+
+async def finished_or_undone(work: Callable[[], Result], undo: Callable[[Result], None]) -> Result:
+    """Do *work* in a thread. If the task is cancelled meanwhile nobody gets the result, so *undo* is called with it."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+
+        def done(ended: asyncio.Future[Result]) -> None:
+            if not ended.cancelled() and ended.exception() is None:
+                threading.Thread(target=undo, args=(ended.result(),), name="penstock-undo", daemon=True).start()
+
+        future.add_done_callback(done)
+        raise
 
 
 async def committed(ticket: Ticket) -> None:

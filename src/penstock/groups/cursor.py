@@ -34,6 +34,8 @@ class Failure(NamedTuple):
     first_s: int
     last_s: int
     reason: str
+    condemned: bool = False
+    """Whether it is to become a dead letter, whatever the count."""
 
 
 class Cursor:
@@ -75,8 +77,12 @@ class Cursor:
         return max(self.log.committed_end - self.scan, 0) + len(self.ready)
 
     def unfinished(self) -> int:
-        """How many messages are not finished."""
-        return max(self.log.committed_end - self.scan, 0) + len(self.open)
+        """How many messages are not finished; what retention took does not count."""
+        start = self.log.log_start
+        count = max(self.log.committed_end - max(self.scan, start), 0) + len(self.open)
+        if self.open and self.open.min() < start:
+            count -= self.open.range_cardinality(0, start)
+        return count
 
     def lease_range(self, start: int, end: int) -> None:
         """Offsets [start, end) are leased; what lies below `scan` was leased before, and is open or finished already."""

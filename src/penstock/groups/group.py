@@ -54,6 +54,7 @@ COMMITTING = "committing"
 JITTER = 0.2
 """A delay by default is between 80 % and 100 % of its nominal length, so that what failed together does not come back together."""
 EXTEND_MAX_S = 86_400.0
+DELAY_MAX_S = 3_650 * 86_400.0
 LEASE_MESSAGES = 1_000
 """The most that is leased at once, unless the consumer asks for more."""
 CAREFUL_LEASES = 1_000
@@ -183,7 +184,7 @@ class Group:
         self._mover: Callable[[Move], None] = None  # type: ignore[assignment]
         self._random = random.Random()
         self._members: dict[int, Member] = {}
-        self._waiters: list[Waiter] = []
+        self._waiters: list[tuple[Waiter, Member]] = []
         self._deadline = math.inf
         self._due = math.inf
         self._turn = 0
@@ -268,9 +269,9 @@ class Group:
         self.wake_all()
 
     @property
-    def has_suspects(self) -> bool:
-        """Whether handing out may have to wait for the disk."""
-        return any(cursor.suspects for cursor in self.cursors)
+    def may_wait(self) -> bool:
+        """Whether handing out may have to wait for the disk, as it does for a while after a crash."""
+        return self._careful > 0 or any(cursor.suspects for cursor in self.cursors)
 
     def flush(self) -> None:
         """Return when every ack and nack so far is durable."""
@@ -415,7 +416,13 @@ class Group:
             self.wake()
         if begun:
             # Whatever happens now can be put down to this message.
-            self._journal.flush()
+            try:
+                self._journal.flush()
+            except BaseException:
+                # Nobody gets them, so nobody failed.
+                for delivery in found:
+                    self.give_back(delivery)
+                raise
         return found
 
     def _hand_out(self, member: Member, count: int, now: float, found: list[Delivery]) -> bool:
@@ -588,16 +595,9 @@ class Group:
             offset = ready.min()
             suspect = bool(cursor.suspects) and offset in cursor.suspects
             failure = cursor.failures.get(offset)
-            exhausted = failure is not None and 0 < self.max_deliveries <= failure.count
-            if suspect and not exhausted:
-                # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
-                if self.ordered and taken:
-                    break
-                if not self._journal.claim_suspect((self.identity, cursor.partition, offset)):
-                    if self.ordered:
-                        break
-                    ready = cursor.ready - cursor.suspects
-                    continue
+            exhausted = failure is not None and (failure.condemned or 0 < self.max_deliveries <= failure.count)
+            if suspect and not exhausted and self.ordered and taken:
+                break
             if batch is None or not batch.first_offset <= offset < batch.end_offset:
                 lot = None
                 try:
@@ -609,15 +609,23 @@ class Group:
                         raise
                     ready = cursor.ready
                     continue
-            ready.discard(offset)
-            cursor.ready.discard(offset)
             index = -1 if batch is None else batch.index_of(offset)
             if batch is None or index >= len(batch) or batch.offset(index) != offset:
                 # Compaction took it: there is nothing to deliver any more.
+                ready.discard(offset)
+                cursor.ready.discard(offset)
                 cursor.finish(offset)
                 self._journal.note_finished(cursor, self.identity, [offset])
                 batch = None
                 continue
+            if suspect and not exhausted and not self._journal.claim_suspect((self.identity, cursor.partition, offset)):
+                # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
+                if self.ordered:
+                    break
+                ready = cursor.ready - cursor.suspects
+                continue
+            ready.discard(offset)
+            cursor.ready.discard(offset)
             if failure is not None and exhausted:
                 self._plan_move(cursor, offset, failure, batch, index)
                 if self.ordered:
@@ -753,7 +761,6 @@ class Group:
 
     def _ack_many(self, deliveries: Sequence[Delivery], late: list[Delivery]) -> None:
         by_cursor: dict[Cursor, list[int]] = {}
-        member: Member | None = None
         for delivery in deliveries:
             lot = delivery._lot  # noqa: SLF001
             member, cursor = lot.member, lot.cursor
@@ -788,8 +795,9 @@ class Group:
             self._journal.note_finished(cursor, self.identity, offsets)
             if cursor.successor is not None:
                 self._hand_over_if_idle(cursor)
-        if member is not None and member.starved:
-            member.starved = False
+        if any(one.starved for one in self._members.values()):
+            for one in self._members.values():
+                one.starved = False
             self.wake_all()
 
     def _expired(self, late: Sequence[Delivery]) -> LeaseExpired:
@@ -799,7 +807,7 @@ class Group:
         self, deliveries: Sequence[Delivery], *, delay: object = None, reason: object = None, reject: bool = False
     ) -> None:
         """They failed: deliver them again later, or dead-letter them. Raises `LeaseExpired` like `ack`."""
-        delay_s = None if delay is None else check_seconds("delay", delay, 0, EXTEND_MAX_S * 3650)
+        delay_s = None if delay is None else check_seconds("delay", delay, 0, DELAY_MAX_S)
         text = reason_text(reason)
         now = self._clock.monotonic()
         late: list[Delivery] = []
@@ -844,17 +852,14 @@ class Group:
         now_us = self._clock.now_us()
         known = cursor.failures.get(offset)
         count = 1 if known is None else known.count + 1
-        failure = self._shared_failure(
-            count, now_us // 1_000_000 if known is None else known.first_s, now_us // 1_000_000, reason
-        )
+        exhausted = (reject or 0 < self.max_deliveries <= count) and not is_dead_letter_topic(self.topic)
+        first_s = now_us // 1_000_000 if known is None else known.first_s
+        failure = self._shared_failure(Failure(count, first_s, now_us // 1_000_000, reason, exhausted))
         cursor.failures[offset] = failure
         if cursor.suspects and offset in cursor.suspects:
             # It failed, and whoever handled it is alive.
             cursor.suspects.discard(offset)
             self._suspect_ended(cursor, offset)
-        exhausted = reject or 0 < self.max_deliveries <= count
-        if exhausted and is_dead_letter_topic(self.topic):
-            exhausted = False
         if exhausted:
             delay_s = 0.0
         elif delay_s is None:
@@ -863,7 +868,7 @@ class Group:
         self._journal.note(
             ops.encode_failed(
                 cursor.partition, self.identity, cursor.generation,
-                ops.Failed(offset, now_us + round(delay_s * 1e6), failure.first_s, failure.last_s, count, reason),
+                ops.Failed(offset, now_us + round(delay_s * 1e6), failure.first_s, failure.last_s, count, reason, exhausted),
             )
         )  # fmt: skip
         if exhausted and delivery is not None:
@@ -875,8 +880,7 @@ class Group:
         if self.ordered:
             self._withdraw_behind(cursor, offset)
 
-    def _shared_failure(self, count: int, first_s: int, last_s: int, reason: str) -> Failure:
-        failure = Failure(count, first_s, last_s, reason)
+    def _shared_failure(self, failure: Failure) -> Failure:
         if self._failure == failure:
             return self._failure
         self._failure = failure
@@ -1033,31 +1037,42 @@ class Group:
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
-    def add_waiter(self, waiter: Waiter) -> None:
-        """Wake *waiter* when there may be something to take. Look once more after adding it."""
-        self._waiters.append(waiter)
+    def add_waiter(self, waiter: Waiter, member: Member) -> None:
+        """Wake *waiter* when there may be something to take for *member*. Look once more after adding it."""
+        self._waiters.append((waiter, member))
 
-    def remove_waiter(self, waiter: Waiter, *, woken: bool) -> None:
-        """It waits no more. If somebody woke it and it did not notice, the next one is woken in its place."""
+    def remove_waiter(self, waiter: Waiter, member: Member, *, woken: bool) -> None:
+        """It waits no more. If somebody woke it and it did not notice, or could not take, another one is woken in its place."""
         try:
-            self._waiters.remove(waiter)
+            self._waiters.remove((waiter, member))
         except ValueError:
-            if not woken:
+            if not woken or not member.can_take:
                 self.wake()
 
     def wake(self) -> None:
-        """Wake one who waits."""
-        if self._waiters:
-            try:
-                waiter = self._waiters.pop()
-            except IndexError:
+        """Wake one who waits and could take something; in an ordered group all, since each has partitions of its own."""
+        if not self._waiters:
+            return
+        if self.ordered:
+            self.wake_all()
+            return
+        for entry in self._waiters[::-1]:
+            if entry[1].can_take:
+                try:
+                    self._waiters.remove(entry)
+                except ValueError:
+                    continue  # another thread was quicker
+                entry[0].release()
                 return
-            waiter.release()
 
     def wake_all(self) -> None:
         """Wake all who wait."""
         while self._waiters:
-            self.wake()
+            try:
+                waiter, _ = self._waiters.pop()
+            except IndexError:
+                return
+            waiter.release()
 
     # -- dead letters -----------------------------------------------------------------------------------------------
 
@@ -1114,14 +1129,16 @@ class Group:
             late = [delivery for delivery in deliveries if not self._is_valid(delivery)]
             if late:
                 raise self._expired(late)
-            found: dict[Cursor, list[int]] = {}
+            # With the generation of now: what was leased before a seek finishes nothing behind it.
+            found: dict[tuple[Cursor, int], list[int]] = {}
             for delivery in deliveries:
                 delivery._running = COMMITTING  # noqa: SLF001
-                found.setdefault(delivery._lot.cursor, []).append(delivery.offset)  # noqa: SLF001
+                cursor = delivery._lot.cursor  # noqa: SLF001
+                found.setdefault((cursor, cursor.generation), []).append(delivery.offset)
         return [
             operation
-            for cursor, offsets in found.items()
-            for operation in ops.encode_finished(cursor.partition, self.identity, cursor.generation, sorted(offsets))
+            for (cursor, generation), offsets in found.items()
+            for operation in ops.encode_finished(cursor.partition, self.identity, generation, sorted(offsets))
         ]
 
     def release_acks(self, deliveries: Sequence[Delivery], *, committed: bool) -> None:
@@ -1235,6 +1252,8 @@ class Group:
             if offsets and offsets.max() - cursor.scan > ops.SPAN_MAX:
                 raise BadBytes("group operation", "finishes what lies impossibly far ahead")
             cursor.finish_all(offsets)
+            for dead in self._dead.values():
+                dead.held[cursor.partition] -= offsets
         elif kind == ops.POSITION:
             scan, open_offsets = ops.decode_position(operation)
             cursor.scan, cursor.open = scan, open_offsets
@@ -1286,7 +1305,7 @@ class Group:
         else:
             failed, all_offsets = ops.decode_failed_all(operation)
             offsets = all_offsets & cursor.open
-        failure = self._shared_failure(failed.count, failed.first_s, failed.last_s, failed.reason)
+        failure = self._shared_failure(Failure(failed.count, failed.first_s, failed.last_s, failed.reason, failed.condemned))
         for offset in offsets:
             if offset in cursor.open:
                 cursor.failures[offset] = failure
@@ -1322,13 +1341,11 @@ class Group:
             for dead in self._dead.values():
                 self._bury(dead, now_us)
             self._dead = {}
-            longest_s = max(self._backoff_max_s, EXTEND_MAX_S)
             for cursor, due in zip(self.cursors, self._due_us, strict=True):
                 for offset, due_us in due.items():
                     delay_s = (due_us - now_us) / 1e6
                     if delay_s > 0 and offset in cursor.open and offset not in cursor.suspects:
-                        # The clock may have been set back meanwhile: no message waits for ever because of that.
-                        self._schedule(cursor, offset, now, min(delay_s, longest_s))
+                        self._schedule(cursor, offset, now, min(delay_s, DELAY_MAX_S))
                 cursor.ready = cursor.open - cursor.schedule.offsets
             self._due_us = [{} for _ in self.cursors]
 
@@ -1343,10 +1360,12 @@ class Group:
             cursor = self.cursors[partition]
             known = cursor.failures.get(offset)
             cursor.failures[offset] = self._shared_failure(
-                1 if known is None else known.count + 1,
-                now_us // 1_000_000 if known is None else known.first_s,
-                now_us // 1_000_000,
-                "the consumer's process died",
+                Failure(
+                    1 if known is None else known.count + 1,
+                    now_us // 1_000_000 if known is None else known.first_s,
+                    now_us // 1_000_000,
+                    "the consumer's process died",
+                )
             )
         for cursor, offsets in zip(self.cursors, unfinished, strict=True):
             cursor.suspects |= offsets
@@ -1404,7 +1423,9 @@ class Group:
                 # Later rather than earlier, so that those that are due at about the same time are stored together.
                 alike.setdefault((failure, -(-due_us // 100_000) * 100_000 if due_us > now_us else 0), []).append(offset)
             for (failure, due_us), offsets in alike.items():
-                failed = ops.Failed(0, due_us, failure.first_s, failure.last_s, failure.count, failure.reason)
+                failed = ops.Failed(
+                    0, due_us, failure.first_s, failure.last_s, failure.count, failure.reason, failure.condemned
+                )
                 parts.append(ops.encode_failed_all(*head, failed, offsets))
         return parts
 

@@ -50,6 +50,16 @@ class Member:
         """Messages that it was handed and has not finished."""
         return len(self.handed) + len(self.extended)
 
+    @property
+    def can_take(self) -> bool:
+        """Whether it may be given more."""
+        return (
+            not self.paused
+            and not self.closed
+            and len(self.handed) + len(self.extended) < self.prefetch
+            and (self.buffered > 0 or self.held_bytes < self.prefetch_bytes)
+        )
+
     def holds(self, delivery: Delivery) -> bool:
         """Whether *delivery* is still its own."""
         key = delivery.offset << PARTITION_BITS | delivery.partition

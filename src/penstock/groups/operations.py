@@ -2,13 +2,14 @@
 What groups write into the journal.
 
 ```
-operation: kind u8, 0 u8, partition u16, group id u32, generation u32, body length u32, then the body
+operation: kind u8, flags u8, partition u16, group id u32, generation u32, body length u32, then the body
   1 made        JSON: topic id, topic, name, settings, and the offset at which each partition begins
   2 configured  JSON: settings
   3 deleted     JSON: nothing
   4 leased      member u64, concurrency u32, ranges u32, then (start u64, end u64) each
   5 finished    a 64-bit roaring bitmap of offsets
   6 failed      offset u64, due_us i64, first_s u32, last_s u32, count u32, reason (utf-8)
+                flags 1: it is to become a dead letter
   7 returned    member u64, concurrency u32, ranges u32, then (start u64, end u64) each: not counted as deliveries
   8 begun       member u64, offset u64: a suspect is being handed out
   9 sought      offset u64: the cursor begins anew there; `generation` is the new one
@@ -56,6 +57,7 @@ _FAILED = struct.Struct("<QqIII")
 OFFSET_MAX = (1 << 62) - 1
 SPAN_MAX = 1 << 32
 """No operation leases or finishes more offsets at once: beyond that it is no operation but damage, which must not cost memory."""
+_CONDEMNED = 1
 FINISHED_PER_OPERATION = 4_096
 RANGES_PER_OPERATION = 64
 
@@ -68,6 +70,7 @@ class Operation(NamedTuple):
     group_id: int
     generation: int
     body: memoryview
+    flags: int = 0
 
 
 class Failed(NamedTuple):
@@ -79,10 +82,11 @@ class Failed(NamedTuple):
     last_s: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     reason: str
+    condemned: bool = False
 
 
-def _encode(kind: int, partition: int, group_id: int, generation: int, body: bytes) -> bytes:
-    return _HEAD.pack(kind, 0, partition, group_id, generation, len(body)) + body
+def _encode(kind: int, partition: int, group_id: int, generation: int, body: bytes, flags: int = 0) -> bytes:
+    return _HEAD.pack(kind, flags, partition, group_id, generation, len(body)) + body
 
 
 def encode_document(kind: int, group_id: int, values: dict[str, Any]) -> bytes:
@@ -115,9 +119,9 @@ def encode_finished(partition: int, group_id: int, generation: int, offsets: Seq
 
 def encode_failed(partition: int, group_id: int, generation: int, failed: Failed) -> bytes:
     """A failed operation."""
-    offset, due_us, first_s, last_s, count, reason = failed
+    offset, due_us, first_s, last_s, count, reason, condemned = failed
     body = _FAILED.pack(offset, due_us, first_s, last_s, count) + reason.encode(errors="replace")
-    return _encode(FAILED, partition, group_id, generation, body)
+    return _encode(FAILED, partition, group_id, generation, body, _CONDEMNED if condemned else 0)
 
 
 def encode_begun(partition: int, group_id: int, generation: int, member: int, offset: int) -> bytes:
@@ -153,10 +157,10 @@ def encode_bitmap(kind: int, partition: int, group_id: int, generation: int, off
 
 def encode_failed_all(partition: int, group_id: int, generation: int, failed: Failed, offsets: Sequence[int]) -> bytes:
     """A failed-all operation."""
-    _, due_us, first_s, last_s, count, reason = failed
+    _, due_us, first_s, last_s, count, reason, condemned = failed
     text = reason.encode(errors="replace")
     body = _FAILED.pack(0, due_us, first_s, last_s, count) + _U32.pack(len(text)) + text + BitMap64(offsets).serialize()
-    return _encode(FAILED_ALL, partition, group_id, generation, body)
+    return _encode(FAILED_ALL, partition, group_id, generation, body, _CONDEMNED if condemned else 0)
 
 
 def decode_failed_all(operation: Operation) -> tuple[Failed, BitMap64]:
@@ -170,7 +174,8 @@ def decode_failed_all(operation: Operation) -> tuple[Failed, BitMap64]:
     if length > len(body) - at:
         raise BadBytes("group operation", f"has a reason of the impossible length {length}")
     reason = bytes(body[at : at + length]).decode(errors="replace")
-    return Failed(0, due_us, first_s, last_s, count, reason), decode_bitmap(body[at + length :])
+    condemned = bool(operation.flags & _CONDEMNED)
+    return Failed(0, due_us, first_s, last_s, count, reason, condemned), decode_bitmap(body[at + length :])
 
 
 def encode_left(group_id: int, member: int) -> bytes:
@@ -185,11 +190,11 @@ def operations(body: bytes | memoryview) -> Iterator[Operation]:
     while at < len(view):
         if len(view) - at < _HEAD.size:
             raise BadBytes("group operation", "is cut off")
-        kind, _, partition, group_id, generation, length = _HEAD.unpack_from(view, at)
+        kind, flags, partition, group_id, generation, length = _HEAD.unpack_from(view, at)
         at += _HEAD.size
         if length > len(view) - at:
             raise BadBytes("group operation", f"has the impossible length {length}")
-        yield Operation(kind, partition, group_id, generation, view[at : at + length])
+        yield Operation(kind, partition, group_id, generation, view[at : at + length], flags)
         at += length
 
 
@@ -237,7 +242,8 @@ def decode_failed(operation: Operation) -> Failed:
     if len(body) < _FAILED.size:
         raise BadBytes("group operation", "is cut off")
     offset, due_us, first_s, last_s, count = _FAILED.unpack_from(body)
-    return Failed(offset, due_us, first_s, last_s, count, bytes(body[_FAILED.size :]).decode(errors="replace"))
+    reason = bytes(body[_FAILED.size :]).decode(errors="replace")
+    return Failed(offset, due_us, first_s, last_s, count, reason, bool(operation.flags & _CONDEMNED))
 
 
 def decode_begun(operation: Operation) -> tuple[int, int]:

@@ -246,8 +246,11 @@ class Groups:
         assert self._volume is not None
         mark = _Mark()
         self._noted.append(mark)
-        while not mark.taken:
+        while True:
+            # Also if a frame has taken it already: that one may still wait for the disk, and this one comes after it.
             self._volume.commit_changes(())
+            if mark.taken:
+                return
 
     # -- suspects ---------------------------------------------------------------------------------------------------
 

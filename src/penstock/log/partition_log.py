@@ -407,10 +407,11 @@ class PartitionLog:
 
     def add_listener(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call *listener* after each commit, in the committing thread, so it must be quick; returns how to stop that."""
-        self._listeners = [*self._listeners, listener]
+        with self._list_lock:
+            self._listeners = [*self._listeners, listener]
 
         def remove() -> None:
-            with contextlib.suppress(ValueError):
+            with self._list_lock, contextlib.suppress(ValueError):
                 remaining = list(self._listeners)
                 remaining.remove(listener)
                 self._listeners = remaining

@@ -88,7 +88,7 @@ class Consumer:
             waiter = threading.Lock()
             waiter.acquire()
             woken = False
-            group.add_waiter(waiter)
+            group.add_waiter(waiter, member)
             try:
                 found = group.take(member, count)
                 if found:
@@ -101,7 +101,7 @@ class Consumer:
                     left = max(until_event, 0.0005)
                 woken = waiter.acquire(timeout=-1 if left is None else left)
             finally:
-                group.remove_waiter(waiter, woken=woken)
+                group.remove_waiter(waiter, member, woken=woken)
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:

@@ -18,6 +18,7 @@ from penstock.store import reading
 
 if TYPE_CHECKING:
     import builtins
+    import threading
     from collections.abc import Callable, Iterable, Iterator
 
     from penstock.groups.group import Group
@@ -36,8 +37,14 @@ class DeadLetters:
     """The dead letters of one topic. Made by `Store.dead_letters`. Safe to use from any thread, one change at a time."""
 
     def __init__(
-        self, source: Topic, dead: Callable[[], Topic | None], groups: Groups, transaction: Callable[[], Transaction]
+        self,
+        source: Topic,
+        dead: Callable[[], Topic | None],
+        groups: Groups,
+        transaction: Callable[[], Transaction],
+        lock: threading.Lock,
     ) -> None:
+        self._lock = lock
         self._source = source
         self._dead = dead
         self._groups = groups
@@ -57,8 +64,7 @@ class DeadLetters:
             return
         group = self._group(dead)
         for message in reading.messages(dead.name, list(enumerate(dead.logs)), "earliest", None, None):
-            cursor = group.cursors[message.partition]
-            if message.offset >= cursor.scan or message.offset in cursor.open:
+            if _is_there(group, message):
                 yield message
 
     def list(self, max_messages: int | None = None) -> builtins.list[Message]:
@@ -101,29 +107,43 @@ class DeadLetters:
         chosen = [
             message for message in self if (wanted is None or message.offset in wanted) and (choose is None or choose(message))
         ]
+        count = 0
         for at in range(0, len(chosen), _TOGETHER):
-            part = chosen[at : at + _TOGETHER]
-            with self._transaction() as transaction:
-                for message in part:
-                    if republish:
-                        transaction.publish(
-                            self._source.name,
-                            message.value,
-                            key=message.key,
-                            headers=[pair for pair in message.headers if not pair[0].startswith(HEADER_PREFIX)],
-                            partition=self._partition(message),
-                            timestamp=message.timestamp,
-                        )
-                for partition in {message.partition for message in part}:
-                    transaction.finish_unleased(
-                        group, partition, [message.offset for message in part if message.partition == partition]
+            with self._lock:
+                # Another thread may have taken some of them out while this one chose.
+                part = [message for message in chosen[at : at + _TOGETHER] if _is_there(group, message)]
+                if part:
+                    self._take_out_part(group, part, republish=republish)
+            count += len(part)
+        return count
+
+    def _take_out_part(self, group: Group, part: builtins.list[Message], *, republish: bool) -> None:
+        with self._transaction() as transaction:
+            for message in part:
+                if republish:
+                    transaction.publish(
+                        self._source.name,
+                        message.value,
+                        key=message.key,
+                        headers=[pair for pair in message.headers if not pair[0].startswith(HEADER_PREFIX)],
+                        partition=self._partition(message),
+                        timestamp=message.timestamp,
                     )
-        return len(chosen)
+            for partition in {message.partition for message in part}:
+                transaction.finish_unleased(
+                    group, partition, [message.offset for message in part if message.partition == partition]
+                )
 
     def _partition(self, message: Message) -> int | None:
         text = message.headers.get(HEADER_PREFIX + "source-partition", b"")
         number = int(text) if text.isdigit() else self._source.partitions
         return number if number < self._source.partitions else None
+
+
+def _is_there(group: Group, message: Message) -> bool:
+    with group.lock:
+        cursor = group.cursors[message.partition]
+        return message.offset >= cursor.scan or message.offset in cursor.open
 
 
 def _offsets(offsets: Iterable[int]) -> set[int]:

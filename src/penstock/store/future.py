@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,9 @@ class SentBatch:
         if event is not None:
             event.set()
         callbacks, self.callbacks = self.callbacks, []
-        for callback, future in callbacks:
-            run_callback(callback, future)
+        if callbacks:
+            # Not here: this is the committing thread, and a callback may want to commit something itself.
+            CALLBACKS.run(callbacks)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until it is done."""
@@ -61,6 +63,32 @@ def run_callback(callback: Callable[[Future], object], future: Future) -> None:
         callback(future)
     except Exception:  # noqa: BLE001 - whatever it is, it is the user's
         _log.exception("a delivery callback failed")
+
+
+class CallbackThread:
+    """Runs users' callbacks, in the order in which they became due, in a thread that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[list[tuple[Callable[[Future], object], Future]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, callbacks: list[tuple[Callable[[Future], object], Future]]) -> None:
+        """Run them soon."""
+        if self._thread is None or not self._thread.is_alive():
+            with self._lock:
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._run, name="penstock-callbacks", daemon=True)
+                    self._thread.start()
+        self._waiting.put(callbacks)
+
+    def _run(self) -> None:
+        while True:
+            for callback, future in self._waiting.get():
+                run_callback(callback, future)
+
+
+CALLBACKS = CallbackThread()
 
 
 class Future:
@@ -99,7 +127,7 @@ class Future:
         return batch.error
 
     def add_done_callback(self, callback: Callable[[Future], object]) -> None:
-        """Call *callback* with this future when it is done: in the committing thread, or now. It must be quick."""
+        """Call *callback* with this future when it is done: in a thread for callbacks, or now and here."""
         batch = self._batch
         entry = (callback, self)
         batch.callbacks.append(entry)

@@ -111,7 +111,7 @@ class Producer:
         self._batch_bytes = min(options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes))
         self._max_pending = options.max_pending
         self._raise_when_full = options.raise_when_full
-        self._identity = None if options.name is None else producers.open(options.name)
+        self._identity = None if options.name is None else producers.open(options.name, topic.logs)
         self._sequences = [0] * topic.partitions
         # Taken again by a callback that sends, and by a commit that is done before its callback is set.
         self._lock = threading.RLock()
@@ -259,11 +259,11 @@ class Producer:
         first = getattr(ticket, "first_offset", None)
         if ticket.error is None:
             self._topic.published += count
-        batch.sent.finish(-1 if first is None else first, ticket.error)
         with self._lock:
             self._on_the_way.pop(batch.sent, None)
             self._pending -= count
             self._room.notify_all()
+        batch.sent.finish(-1 if first is None else first, ticket.error)
 
     # -- lingering --------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,9 @@ class Queue:
         try:
             if TOPIC not in {info.name for info in self._store.topics()}:
                 self._store.create_topic(TOPIC, sync=sync)
-            self._consumer = self._store.subscribe(TOPIC, GROUP, prefetch=1_000_000, max_deliveries=max_deliveries)
+            self._consumer = self._store.subscribe(
+                TOPIC, GROUP, prefetch=1_000_000, prefetch_bytes=1 << 40, max_deliveries=max_deliveries
+            )
         except BaseException:
             self._store.close()
             raise

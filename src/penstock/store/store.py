@@ -153,6 +153,7 @@ class Store:
         self._workers = Workers()
         self._next_member = int.from_bytes(os.urandom(6), "little") << 12
         self._member_lock = threading.Lock()
+        self._box_lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._volume = Volume.open(
@@ -514,7 +515,7 @@ class Store:
             except TopicNotFound:
                 return None
 
-        return DeadLetters(source, find, self._groups, self.transaction)
+        return DeadLetters(source, find, self._groups, self.transaction, self._box_lock)
 
     def _dead_letter(self, move: Move) -> None:
         """Write a dead letter and finish its source in one frame. Raises `PenstockError`: nothing was changed."""
@@ -725,6 +726,7 @@ class Store:
     def forget(self) -> None:
         """In a forked child: this store is the parent's, and is closed for everybody here."""
         self._closed = True
+        self._volume.forget()
         for consumer in list(self._consumers):
             consumer.forget()
 

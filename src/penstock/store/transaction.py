@@ -42,7 +42,7 @@ class Transaction:
         self._check_open = check_open
         self._parts: list[_Part] = []
         self._batches: list[tuple[Topic, int, EncodedBatch]] = []
-        self._acks: dict[Group, list[Delivery]] = {}
+        self._acks: dict[Group, dict[Delivery, None]] = {}
         self._bodies: list[bytes] = []
         self._ended = False
         self.receipts: list[Receipt] = []
@@ -95,9 +95,7 @@ class Transaction:
         self._check()
         if not isinstance(message, Delivery):
             raise BadArgument("message", shown(message), "must be a message that a group delivered")
-        chosen = self._acks.setdefault(message._lot.member.group, [])  # noqa: SLF001
-        if message not in chosen:
-            chosen.append(message)
+        self._acks.setdefault(message._lot.member.group, {})[message] = None  # noqa: SLF001
 
     def finish_unleased(self, group: Group, partition: int, offsets: list[int]) -> None:
         """Finish messages of a group that has no members, when the transaction commits."""
@@ -129,7 +127,8 @@ class Transaction:
         try:
             self._resolve()
             bodies = list(self._bodies)
-            for group, deliveries in self._acks.items():
+            for group, chosen in self._acks.items():
+                deliveries = list(chosen)
                 bodies += group.reserve_acks(deliveries)
                 reserved[group] = deliveries
             changes: list[Change] = [Append(topic.logs[number], batch) for topic, number, batch in self._batches]

@@ -8,6 +8,7 @@ that raises nacks. Stopping lets running handlers end, gives back what was not b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import signal
@@ -15,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_seconds, check_whole_number, shown
-from penstock.errors import BadArgument, Closed, LeaseExpired, UsageError
+from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock")
 CONCURRENCY_MAX = 10_000
 STOP_SECONDS = 15.0
+RETRY_SECONDS = 0.2
 
 
 class Worker:
@@ -76,11 +78,16 @@ class Worker:
 
     def _runner(self, consumer: Consumer) -> Callable[[], None]:
         def run() -> None:
+            pause = threading.Event()
             while True:
                 try:
                     messages = self._take(consumer)
                 except Closed:
                     return
+                except PenstockError as error:
+                    _log.warning("a worker of %s cannot take messages, trying again: %s", consumer.topic, error)
+                    pause.wait(RETRY_SECONDS)
+                    continue
                 if messages:
                     self._handle(messages)
 
@@ -137,21 +144,26 @@ class Worker:
             messages: list[Delivery] = []
             while not messages:
                 arrived.clear()
-                group.add_waiter(waiter)
+                group.add_waiter(waiter, member)
+                woken = False
                 try:
-                    messages = group.take(member, self.batch or 1)
+                    if group.may_wait:
+                        messages = await loop.run_in_executor(None, group.take, member, self.batch or 1)
+                    else:
+                        messages = group.take(member, self.batch or 1)
+                    if not messages:
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(arrived.wait(), group.wait_seconds())
+                            woken = True
                 except Closed:
                     if tasks:
                         await asyncio.wait(tasks)
                     return
+                except PenstockError as error:
+                    _log.warning("a worker of %s cannot take messages, trying again: %s", consumer.topic, error)
+                    await asyncio.sleep(RETRY_SECONDS)
                 finally:
-                    if messages:
-                        group.remove_waiter(waiter, woken=arrived.is_set())
-                if not messages:
-                    try:
-                        await asyncio.wait_for(arrived.wait(), group.wait_seconds())
-                    except TimeoutError:
-                        group.remove_waiter(waiter, woken=arrived.is_set())
+                    group.remove_waiter(waiter, member, woken=woken)
             task = loop.create_task(self._handle_async(messages))
             tasks.add(task)
             task.add_done_callback(tasks.discard)

@@ -28,6 +28,11 @@ class Sent(NamedTuple):
     sequence: int
     ticket: AppendTicket | None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was certainly not stored."""
+        return self.ticket is not None and self.ticket.done and self.ticket.error is not None
+
 
 class SequenceGate:
     """The way into one partition for batches that carry a sequence. Safe to call from any thread."""
@@ -65,6 +70,8 @@ class SequenceGate:
             if known is not None and producer.incarnation < known.incarnation:
                 raise ProducerFenced(f"{producer.id:#018x}", producer.incarnation, known.incarnation)
             expected = 0 if known is None or producer.incarnation > known.incarnation else known.sequence + 1
+            if known is not None and known.is_refused and producer[1:] == (known.incarnation, known.sequence):
+                return self._send(batch, producer)  # it was not stored, and here it is again
             if known is None and producer.sequence > 0:
                 # Nothing is known of it any more, so nothing can be missing.
                 expected = producer.sequence
@@ -82,8 +89,8 @@ class SequenceGate:
                 return sent
             if isinstance(ticket.error, OutcomeUnknown):
                 raise ticket.error
-            # It was refused, so what the log says counts again.
-            del self._sent[identity]
+            # It was refused: nothing of it is stored, and the producer goes on with the next one, or sends it again.
+            return sent
         recent = self._log.state.recent.get(identity)
         return Sent(recent[-1].incarnation, recent[-1].sequence, None) if recent else None
 

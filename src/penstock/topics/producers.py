@@ -25,7 +25,10 @@ from penstock.errors import BadBytes, ProducerFenced, TransactionFenced, Unsuppo
 from penstock.volume.tickets import Other
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.clock import Clock
+    from penstock.log.partition_log import PartitionLog
     from penstock.volume.volume import Volume
 
 PRODUCERS_OWNER = 2
@@ -127,12 +130,17 @@ class Producers:
 
     # -- named producers --------------------------------------------------------------------------------------------
 
-    def open(self, name: str) -> tuple[int, int]:
-        """(id, incarnation) for a producer of that name; older ones are fenced when this returns, and after any crash."""
+    def open(self, name: str, logs: Sequence[PartitionLog]) -> tuple[int, int]:
+        """
+        (id, incarnation) for a producer of that name; older ones are fenced when this returns, and after any crash.
+
+        *logs* are what it will write to: they may remember it longer than this table does.
+        """
         assert self._volume is not None
         identity = producer_id(name)
         with self._open_lock:
-            incarnation = self._incarnations.get(identity, (-1, 0))[0] + 1
+            written = [recent[-1].incarnation for log in logs if (recent := log.state.recent.get(identity))]
+            incarnation = max([self._incarnations.get(identity, (-1, 0))[0], *written]) + 1
             values = {"id": identity, "incarnation": incarnation, "time_us": self._clock.now_us()}
             self._volume.commit_changes([Other(self.owner, _entry(_PRODUCER, values))])
         return identity, incarnation

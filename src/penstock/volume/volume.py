@@ -350,6 +350,11 @@ class Volume:
                 self._closed = True
                 self._release()
 
+    def forget(self) -> None:
+        """In a forked child: the files are the parent's, so this copy never writes to them again, not even to close them."""
+        self._committer.poison("this process was forked from the store's owner: open the store in one of them only")
+        self._closed = True
+
     def _close_orderly(self) -> None:
         for log in self._logs.values():
             with log.lock:

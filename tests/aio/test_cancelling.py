@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from penstock.aio import AsyncConsumer, AsyncDelivery
+    from penstock.aio import AsyncDelivery, AsyncStore
 
 TICKS = 8
 """So many turns of the loop around a publish cover every moment of a task that it wakes."""
@@ -163,79 +163,54 @@ def test_a_get_under_a_timeout_leaves_no_waiter_behind(opener: Opener) -> None:
     run(main())
 
 
-async def _cancel_around_a_publish(
-    opener: Opener, ticks: int, limit: float | None, *, holding: bool
-) -> tuple[bool, bool, bool, bool]:
-    """
-    Two tasks wait; a message is published, and the one that it wakes is cancelled so many turns later.
+class Case(NamedTuple):
+    """One of two tasks that wait is cancelled so many turns after a publish. What was asked of it, and what came of it."""
 
-    Returns whether it was asked to end, whether it did, whether the message reached somebody, and whether a waiter stayed.
-    """
-    async with opener() as store:
-        await store.create_topic("t", sync="os")
-        consumer = await store.subscribe("t", "g")
+    ticks: int
+    chosen: int
+    asked: bool
+    ended: bool
+    reached: bool
+    left: int
+
+
+async def _cancel_around_a_publish(store: AsyncStore, ticks: int, chosen: int, limit: float | None, *, holding: bool) -> Case:
+    topic = f"t-{ticks}-{chosen}"
+    await store.create_topic(topic, sync="os")
+    async with store.subscribe(topic, "g") as consumer:
         if holding:
             # A lease runs, so that waiting has an end of its own.
-            await store.publish("t", b"held")
+            await store.publish(topic, b"held")
             await one(consumer)
-        tasks = []
+        tasks: list[asyncio.Task[AsyncDelivery | None]] = []
         for number in (1, 2):
             tasks.append(asyncio.create_task(consumer.get(limit)))
-            assert await until(lambda number=number: waiting(store) == number)  # type: ignore[misc]
-        chosen = _woken_next(consumer, tasks)
-        await store.publish("t", b"x")
+            assert await until(lambda number=number: waiting(store, topic) == number)  # type: ignore[misc]
+        await store.publish(topic, b"x")
         await _turns(ticks)
-        asked = chosen.cancel()
-        other = tasks[0] if chosen is tasks[1] else tasks[1]
-        await done(chosen)
-        reached = chosen.done() and not chosen.cancelled() and chosen.exception() is None and chosen.result() is not None
-        if not reached:
-            reached = await done(other) and other.result() is not None
-        ended = chosen.cancelled()
-        await consumer.close()
-        assert await done(tasks, PATIENCE)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()
-        return asked, ended, reached, waiting(store) > 0
-
-
-def _woken_next(consumer: AsyncConsumer, tasks: list[asyncio.Task[AsyncDelivery | None]]) -> asyncio.Task[AsyncDelivery | None]:
-    """The task that the next message wakes: whichever end of the list of waiters is woken first."""
-    group = consumer._group
-    waiters = list(group._waiters)
-    group.wake()
-    (woken,) = [waiter for waiter in waiters if waiter not in group._waiters]
-    group._waiters[:] = waiters
-    return tasks[waiters.index(woken)]
+        asked = tasks[chosen].cancel()
+        await until(lambda: any(task.done() and not task.cancelled() for task in tasks), SOON)
+        reached = any(task.done() and not task.cancelled() and task.result() is not None for task in tasks)
+        ended = tasks[chosen].cancelled()
+    # Closing ends whoever still waits.
+    assert await done(tasks, PATIENCE)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return Case(ticks, chosen, asked, ended, reached, waiting(store, topic))
 
 
 @pytest.mark.parametrize("holding", [False, True], ids=["nothing-held", "one-held"])
 @pytest.mark.parametrize("limit", [None, PATIENCE], ids=["for-ever", "some-time"])
-def test_a_message_that_woke_a_cancelled_task_reaches_another(opener: Opener, limit: float | None, holding: bool) -> None:
-    """At whichever moment it is cancelled: the other one that waits is woken in its place."""
+def test_a_task_cancelled_as_it_is_woken_passes_the_wake_on_and_ends(opener: Opener, limit: float | None, holding: bool) -> None:
+    """At whichever moment: the message reaches one of the two, and a cancellation that was accepted is not forgotten."""
 
     async def main() -> None:
-        for ticks in range(TICKS):
-            _, _, reached, left = await _cancel_around_a_publish(opener, ticks, limit, holding=holding)
-            assert reached, f"cancelled {ticks} turns after the publish, and the other task sleeps though there is a message"
-            assert not left
-
-    run(main())
-
-
-@pytest.mark.parametrize("holding", [False, True], ids=["nothing-held", "one-held"])
-@pytest.mark.parametrize("limit", [None, PATIENCE], ids=["for-ever", "some-time"])
-def test_a_cancelled_task_ends(opener: Opener, limit: float | None, holding: bool) -> None:
-    """At whichever moment it is cancelled: a cancellation that was accepted is not forgotten, else a shutdown hangs."""
-
-    async def main() -> None:
-        forgotten = []
-        for ticks in range(TICKS):
-            asked, ended, _, _ = await _cancel_around_a_publish(opener, ticks, limit, holding=holding)
-            if asked and not ended:
-                forgotten.append(ticks)
-        assert not forgotten, f"cancelled so many turns after the publish, and it went on: {forgotten}"
+        async with opener() as store:
+            for ticks in range(TICKS):
+                for chosen in (0, 1):
+                    case = await _cancel_around_a_publish(store, ticks, chosen, limit, holding=holding)
+                    assert case.reached, f"the other task sleeps though there is a message: {case}"
+                    assert case.ended or not case.asked, f"the task goes on, and a shutdown hangs: {case}"
+                    assert case.left == 0, case
 
     run(main())
 
@@ -255,7 +230,7 @@ def test_a_cancelled_get_of_a_suspect_gives_it_back(folder_opener: Opener, folde
     async def main() -> None:
         async with aio.AsyncStore(Store.open(killed, settings=SETTINGS)) as store, store.subscribe("t", "g") as consumer:
             group = consumer._group
-            assert group.has_suspects
+            assert group.may_wait
             take = group.take
             gate = Gate(take)
             group.take = gate  # type: ignore[method-assign]

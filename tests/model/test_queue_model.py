@@ -64,7 +64,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
         self.letters: list[tuple[str, m.Place, int]] = []
         self.box: set[int] = set()
-        self.keys: dict[str, tuple[int, int, float]] = {}
+        self.keys: dict[str, tuple[int, int, int]] = {}
         self.stages: dict[str, tuple[float, list[tuple[str, int, bytes]]]] = {}
         self.results: dict[int, int] = {}
         self.committed_at: float | None = None
@@ -187,7 +187,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _expected_place(self, key: str, partition: int) -> tuple[int, int, bool]:
         """I29: the place of the first message with *key*, or of this one."""
         known = self.keys.get(key)
-        if known is not None and known[2] > self.now - TOPIC["dedup_window"]:
+        if known is not None and known[2] > self.clock.now_us() - TOPIC["dedup_window"] * 1_000_000:
             return known[0], known[1], True
         return partition, len(self.logs["in"][partition]), False
 
@@ -196,7 +196,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (receipt.partition, receipt.offset, receipt.duplicate) == expected, f"{receipt}, expected {expected}"
         if not receipt.duplicate:
             self.logs["in"][partition].append(value)
-            self.keys[key] = (partition, receipt.offset, self.now)
+            self.keys[key] = (partition, receipt.offset, self.clock.now_us())
 
     @rule(keys=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=3), partition=partitions)
     def publish_once(self, keys: list[str | None], partition: int) -> None:
@@ -608,19 +608,20 @@ class QueueMachine(RuleBasedStateMachine):
                 self._subscribe(name)
             for consumer in own:
                 consumer.resume()
-        for _ in range(200):
+        quiet = 0
+        while quiet < 5 and any(model.unfinished(self.ends) for model in self.models.values()):
             self.clock.advance(20)
+            quiet += 1
             moved = len(self.letters)
-            quiet = True
             for name, model in self.models.items():
                 for pick in range(len(self.consumers[name])):
                     for delivery in self._take(name, pick, 4):
-                        quiet = False
+                        quiet = 0
                         delivery.ack()
                         model.ack((delivery.partition, delivery.offset))
                         self._settle()
-            if quiet and len(self.letters) == moved:
-                break
+            if len(self.letters) > moved:
+                quiet = 0
         self._i15_nothing_is_lost()
         self.store.close()
         for model in self.models.values():

@@ -13,12 +13,15 @@ in JSON that begins with its kind:
     unknown OP                               may or may not be stored: also of transactions
     got TOKEN GROUP PARTITION OFFSET ATTEMPT VALUE ASKED GOT       a delivery; ASKED and GOT: milliseconds before and after the call
     ack TOKEN WAIT, nack TOKEN, reject TOKEN           about to finish it
-    done TOKEN                               that succeeded
+    done TOKEN MS                            that succeeded, before this moment
     late TOKEN                               it was told that its lease had ended
     flush N, flushed N                       everything done before the first is durable after the second
     left MEMBER                              a consumer is about to close: what it holds (tokens MEMBER.NUMBER) goes back
     transaction OP TOKENS MESSAGES           about to commit; MESSAGES: (topic, value) each
-    committed OP PLACES                      acknowledged; PLACES: (partition, offset) of each message
+    committed OP PLACES MS                   acknowledged; PLACES: (partition, offset) of each message
+
+A client writes its line after the call has returned, and others may be quicker. So within one session a delivery counts as later than an
+ack only if it was asked for after that.
 
 Anomalies (reliability.md, section 4):
 
@@ -123,6 +126,7 @@ class _Delivery:
     place: Place
     attempt: int
     asked_ms: int
+    got_ms: int
     session: int
     doing: str = ""
     ended: bool = False
@@ -137,14 +141,16 @@ class _Told:
     last: _Delivery | None = None
     acked_in: int = -1
     """The session in which an ack succeeded."""
+    acked_ms: int = 0
     acks: int = 0
     """Acks that were asked for, by themselves or in a transaction."""
     durable: bool = False
     failures: int = 0
     """Nacks and rejects that were asked for."""
-    durable_attempt: int = 0
-    failed_attempt: tuple[int, int] = (-1, 0)
-    """(session, attempt) of the last failure that was taken."""
+    failed: tuple[int, int, int] = (-1, 0, 0)
+    """(session, attempt, when) of the last failure that was taken."""
+    durably_failed: tuple[int, int] = (0, 0)
+    """(attempt, when) of the last failure that was durable."""
     transactions: list[str] = field(default_factory=list)
     got_after: set[str] = field(default_factory=set)
     """Transactions of earlier sessions that had asked for its ack when it was delivered again."""
@@ -272,20 +278,21 @@ class QueueChecker:
         place = Place(group, partition, offset)
         told = self._told.setdefault(place, _Told())
         self._see(group.partition("/")[0], partition, offset, value)
-        if told.durable:
+        if asked >= told.acked_ms and told.durable:
             self._report("redelivered-after-durable-ack", f"{place}, attempt {attempt}")
-        elif told.acked_in == self._session:
+        elif asked >= told.acked_ms and told.acked_in == self._session:
             self._report("redelivered-after-ack", f"{place}, attempt {attempt}")
-        self._judge_attempt(place, told, attempt)
+        self._judge_attempt(place, told, attempt, asked)
         last = told.last
+        delivery = _Delivery(place, attempt, asked, got, self._session)
         if last is not None and last.session == self._session and not last.ended:
+            first, second = (last, delivery) if last.asked_ms <= got else (delivery, last)
             lease = self._rules.lease_ms.get(group, 30_000)
-            if got < last.asked_ms + lease:
+            if second.got_ms < first.asked_ms + lease:
                 self._report(
-                    "double-lease", f"{place}: again {got - last.asked_ms} ms after it was asked for, the lease is {lease}"
+                    "double-lease", f"{place}: again {second.got_ms - first.asked_ms} ms after it was asked for, of {lease}"
                 )
             last.ended = True
-        delivery = _Delivery(place, attempt, asked, self._session)
         self._deliveries[token] = delivery
         self._held[token.rpartition(".")[0]].append(delivery)
         told.last = delivery
@@ -294,10 +301,10 @@ class QueueChecker:
         if group in self._rules.ordered:
             self._judge_order(delivery)
 
-    def _judge_attempt(self, place: Place, told: _Told, attempt: int) -> None:
-        floor = told.durable_attempt
-        if told.failed_attempt[0] == self._session:
-            floor = max(floor, told.failed_attempt[1])
+    def _judge_attempt(self, place: Place, told: _Told, attempt: int, asked: int) -> None:
+        floor = told.durably_failed[0] if asked >= told.durably_failed[1] else 0
+        if told.failed[0] == self._session and asked >= told.failed[2]:
+            floor = max(floor, told.failed[1])
         if attempt <= floor:
             self._report("delivery-count", f"{place}: attempt {attempt} after attempt {floor} had failed")
         # Each crash may be put down to it, though it was not seen being delivered.
@@ -339,24 +346,24 @@ class QueueChecker:
         # From here on it may be delivered again, as far as the history can tell.
         delivery.ended = True
 
-    def _take_done(self, token: str) -> None:
+    def _take_done(self, token: str, when: int = 0) -> None:
         delivery = self._deliveries[token]
         place, doing = delivery.place, delivery.doing
         told = self._told[place]
         if doing in {"nack", "reject"}:
             self.counts[f"done {doing}"] += 1
-            told.failed_attempt = (self._session, delivery.attempt)
+            told.failed = (self._session, delivery.attempt, when)
             self._done.append((place, "failed", delivery.attempt))
             return
         self.counts["done ack"] += 1
-        self._finish(place, told, durable=doing == "ack wait")
+        self._finish(place, told, when, durable=doing == "ack wait")
         if not told.durable:
             self._done.append((place, "acked", 0))
 
-    def _finish(self, place: Place, told: _Told, *, durable: bool) -> None:
+    def _finish(self, place: Place, told: _Told, when: int, *, durable: bool) -> None:
         if told.acked_in == self._session:
             self._report("double-lease", f"{place}: two deliveries were both finished in one session")
-        told.acked_in = self._session
+        told.acked_in, told.acked_ms = self._session, when
         told.durable = told.durable or durable
 
     def _take_late(self, token: str) -> None:
@@ -378,7 +385,7 @@ class QueueChecker:
             if what == "acked":
                 told.durable = True
             else:
-                told.durable_attempt = max(told.durable_attempt, attempt)
+                told.durably_failed = max(told.durably_failed, (attempt, told.failed[2]))
         self._flushed = max(self._flushed, until)
 
     def _take_transaction(self, op: str, tokens: list[str], messages: list[list[str]]) -> None:
@@ -390,7 +397,7 @@ class QueueChecker:
             told.acks += 1
             told.transactions.append(op)
 
-    def _take_committed(self, op: str, places: list[list[int]]) -> None:
+    def _take_committed(self, op: str, places: list[list[int]], when: int = 0) -> None:
         transaction = self._transactions[op]
         transaction.outcome = "committed"
         transaction.places = [(partition, offset) for partition, offset in places]
@@ -398,7 +405,7 @@ class QueueChecker:
             self._see(topic, partition, offset, value)
         for token in transaction.tokens:
             place = self._deliveries[token].place
-            self._finish(place, self._told[place], durable=True)
+            self._finish(place, self._told[place], when, durable=True)
 
     # -- judging what is left ---------------------------------------------------------------------------------------
 

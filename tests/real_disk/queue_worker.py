@@ -103,7 +103,7 @@ class Client:
         except LeaseExpired:
             self.tell("late", token)
         else:
-            self.tell("done", token)
+            self.tell("done", token, _ms())
 
 
 class Producer(Client):
@@ -200,7 +200,7 @@ class SharedConsumer(Client):
             # Some of them: which, nobody says. So nothing is held against any of them.
             return
         for token, _ in taken:
-            self.tell("done", token)
+            self.tell("done", token, _ms())
 
     def _handle(self, token: str, message: Delivery) -> None:
         what = plan(text_of(message))
@@ -281,7 +281,7 @@ class Mover(Client):
         except (PenstockError, OSError):
             self.tell("unknown", op)
             raise
-        self.tell("committed", op, [[receipt.partition, receipt.offset] for receipt in receipts])
+        self.tell("committed", op, [[receipt.partition, receipt.offset] for receipt in receipts], _ms())
         return True
 
 

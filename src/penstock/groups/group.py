@@ -1345,7 +1345,9 @@ class Group:
                 for offset, due_us in due.items():
                     delay_s = (due_us - now_us) / 1e6
                     if delay_s > 0 and offset in cursor.open and offset not in cursor.suspects:
-                        self._schedule(cursor, offset, now, min(delay_s, DELAY_MAX_S))
+                        # The wall clock may have been set back meanwhile: it waits no longer than it was told to.
+                        told_s = due_us / 1e6 - cursor.failures[offset].last_s
+                        self._schedule(cursor, offset, now, max(0.0, min(delay_s, told_s)))
                 cursor.ready = cursor.open - cursor.schedule.offsets
             self._due_us = [{} for _ in self.cursors]
 

@@ -69,7 +69,8 @@ class CallbackThread:
     """Runs users' callbacks, in the order in which they became due, in a thread that nobody waits for."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[list[tuple[Callable[[Future], object], Future]]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[list[tuple[Callable[[Future], object], Future]] | threading.Event]
+        self._waiting = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -82,9 +83,22 @@ class CallbackThread:
                     self._thread.start()
         self._waiting.put(callbacks)
 
+    def drain(self, timeout_s: float) -> None:
+        """Return when those that are due now have run; a callback that hangs is not waited for longer than *timeout_s*."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        ran = threading.Event()
+        self._waiting.put(ran)
+        ran.wait(timeout_s)
+
     def _run(self) -> None:
         while True:
-            for callback, future in self._waiting.get():
+            due = self._waiting.get()
+            if isinstance(due, threading.Event):
+                due.set()
+                continue
+            for callback, future in due:
                 run_callback(callback, future)
 
 

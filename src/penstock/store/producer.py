@@ -19,7 +19,7 @@ from penstock.arguments import check_moment_us, check_one_of, check_seconds, che
 from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
 from penstock.format.batch import encode_batch
 from penstock.format.batch_header import Producer as Identity
-from penstock.store.future import Future, SentBatch
+from penstock.store.future import CALLBACKS, Future, SentBatch
 from penstock.topics import publication
 from penstock.topics.partitioner import partition_of_key
 from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, batch_bytes_limit, check_name
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 _MESSAGE_OVERHEAD_BYTES = 32
+CALLBACK_SECONDS = 10.0
+"""How long closing waits for users' callbacks."""
 
 
 class ProducerOptions(NamedTuple):
@@ -323,6 +325,7 @@ class Producer:
         try:
             self.flush()
         finally:
+            CALLBACKS.drain(CALLBACK_SECONDS)
             self._timer_wake.set()
             if self._timer is not None and self._timer is not threading.current_thread():
                 self._timer.join()

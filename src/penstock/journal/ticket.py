@@ -130,7 +130,9 @@ class Ticket:
     def _wake(self) -> bool:
         waiters = self._waiters
         woken = False
-        while waiters:
+        # Those who wait now, and not one who was woken by this and waits again already.
+        for _ in range(len(waiters or ())):
+            assert waiters is not None
             try:
                 waiter = waiters.pop()
             except IndexError:

@@ -190,6 +190,7 @@ async def _cancel_around_a_publish(store: AsyncStore, ticks: int, chosen: int, l
         await _turns(ticks)
         asked = tasks[chosen].cancel()
         await until(lambda: any(task.done() and not task.cancelled() for task in tasks), SOON)
+        await until(tasks[chosen].done, SOON)
         reached = any(task.done() and not task.cancelled() and task.result() is not None for task in tasks)
         ended = tasks[chosen].cancelled()
     # Closing ends whoever still waits.
@@ -200,7 +201,9 @@ async def _cancel_around_a_publish(store: AsyncStore, ticks: int, chosen: int, l
 
 @pytest.mark.parametrize("holding", [False, True], ids=["nothing-held", "one-held"])
 @pytest.mark.parametrize("limit", [None, PATIENCE], ids=["for-ever", "some-time"])
-def test_a_task_cancelled_as_it_is_woken_passes_the_wake_on_and_ends(opener: Opener, limit: float | None, holding: bool) -> None:
+def test_a_task_cancelled_as_it_is_woken_passes_the_wake_on_and_ends(
+    opener: Opener, limit: float | None, holding: bool
+) -> None:
     """At whichever moment: the message reaches one of the two, and a cancellation that was accepted is not forgotten."""
 
     async def main() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import aio
+from penstock import Store, aio
 from penstock.errors import BadName, BadSetting, Closed, ReadOnly, StoreLocked, StoreNotFound, TopicNotFound
-from penstock.store import opening
 from tests.aio.helpers import PATIENCE, SOON, Gate, Opener, done, one, position, run, stored, until
 from tests.conformance.backends import SETTINGS
 from tests.conformance.helpers import numbered
@@ -255,8 +255,8 @@ def test_a_cancelled_opening_leaves_the_store_to_others(folder_opener: Opener, m
     """The thread that opens cannot be stopped; what it opened for nobody is closed again, else the store is locked for ever."""
 
     async def main() -> None:
-        gate = Gate(opening.Store.open)
-        monkeypatch.setattr(opening.Store, "open", gate)
+        gate = Gate(Store.open)
+        monkeypatch.setattr(Store, "open", gate)
 
         async def use() -> None:
             async with folder_opener():
@@ -281,6 +281,32 @@ def test_a_cancelled_opening_leaves_the_store_to_others(folder_opener: Opener, m
                 await asyncio.sleep(0.01)
 
     run(main())
+
+
+def test_a_loop_that_ends_while_it_opens_leaves_the_store_to_others(
+    folder: str, folder_opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`asyncio.run` cancels the task and waits for the thread; then nobody is left to close what it opened."""
+    gate = Gate(Store.open)
+    monkeypatch.setattr(Store, "open", gate)
+
+    async def main() -> None:
+        task = asyncio.create_task(folder_opener()._open())
+        assert await until(gate.reached.is_set)
+        assert not task.done()
+        asyncio.get_running_loop().call_later(0.01, gate.open.set)
+
+    run(main())
+    assert gate.passed.is_set()
+    monkeypatch.undo()
+    end = time.monotonic() + SOON
+    while True:
+        try:
+            Store.open(folder, settings=SETTINGS).close()
+            return
+        except StoreLocked:
+            assert time.monotonic() < end, "nobody can open the store any more"
+            time.sleep(0.01)
 
 
 def test_a_cancelled_subscription_leaves_no_member_behind(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,7 @@ def test_a_consumer_may_be_closed_by_a_task_that_handles_its_message(opener: Ope
     run(main())
 
 
-def test_waiting_is_sleeping(opener: Opener) -> None:
+def test_waiting_is_sleeping(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that waits is not run until there is something."""
 
     async def main() -> None:
@@ -294,7 +294,7 @@ def test_waiting_is_sleeping(opener: Opener) -> None:
                     looked += 1
                     return await take(number)
 
-                consumer._take_now = count  # type: ignore[method-assign]
+                monkeypatch.setattr(consumer, "_take_now", count)
                 task = asyncio.create_task(consumer.get())
                 assert await until(lambda: waiting(store) == 1)
                 before = looked

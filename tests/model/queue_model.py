@@ -157,7 +157,7 @@ class GroupModel:
         state.generation[partition] += 1
         for table in (state.failures, state.due, state.condemned, self.leases):
             for place in [one for one in table if one[0] == partition]:
-                del table[place]  # type: ignore[attr-defined]
+                del table[place]
         state.done = {place for place in state.done if place[0] != partition}
         state.suspects = {place for place in state.suspects if place[0] != partition}
         self.touched = {place for place in self.touched if place[0] != partition}

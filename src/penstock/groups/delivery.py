@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Self
 
 from penstock.errors import LeaseExpired
@@ -19,6 +20,10 @@ PARTITION_BITS = 14
 """A delivery's key in its member's table is ``offset << 14 | partition``: one int, and cheaper than a tuple."""
 
 
+_numbers = itertools.count()
+"""Lots are numbered in the order in which they were leased."""
+
+
 def message_bytes(batch: Batch) -> int:
     """About how much a message of *batch* takes."""
     return max(1, len(batch.buffer) // len(batch))
@@ -27,7 +32,7 @@ def message_bytes(batch: Batch) -> int:
 class Lot:
     """Messages [index, stop) of one batch that are leased to a member and not handed out yet."""
 
-    __slots__ = ("batch", "cursor", "each", "epoch", "index", "member", "shift", "stop")
+    __slots__ = ("batch", "cursor", "each", "epoch", "index", "member", "number", "shift", "stop")
 
     def __init__(self, member: Member, cursor: Cursor, batch: Batch, index: int, stop: int) -> None:
         self.member = member
@@ -37,6 +42,7 @@ class Lot:
         self.index = index
         self.stop = stop
         self.each = message_bytes(batch)
+        self.number = next(_numbers)
         header = batch.header
         # offset = index + shift where the batch is dense; a compacted one must be asked.
         self.shift: int | None = header.first_offset if header.offset_span == header.count else None

@@ -36,8 +36,10 @@ from penstock.groups import operations as ops
 from penstock.groups.assignment import assign
 from penstock.groups.cursor import Cursor, Failure
 from penstock.groups.dead_letters import Move, is_dead_letter_topic, reason_text
+from penstock.groups.dead_member import DeadMember
 from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, message_bytes
 from penstock.groups.member import Member
+from penstock.groups.snapshot import cursor_operations, member_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,34 +127,6 @@ class Counters:
         """Offsets that the group had seen and that a log with a weak mode lost."""
 
 
-class Dead:
-    """A member of before the restart: what it held of each partition, in the order in which it was leased, and what it had begun."""
-
-    __slots__ = ("begun", "concurrency", "grants", "held")
-
-    def __init__(self, concurrency: int, partitions: int) -> None:
-        self.concurrency = concurrency
-        self.held = [BitMap64() for _ in range(partitions)]
-        self.grants: list[tuple[int, BitMap64]] = []
-        self.begun: set[tuple[int, int]] = set()
-
-    def let_go(self, partition: int, start: int, end: int) -> None:
-        """It does not hold offsets [start, end) any more."""
-        self.held[partition].remove_range(start, end)
-        if self.begun:
-            self.begun = {(at, offset) for at, offset in self.begun if at != partition or not start <= offset < end}
-        for at, offsets in self.grants:
-            if at == partition:
-                offsets.remove_range(start, end)
-
-    def lease(self, partition: int, start: int, end: int) -> None:
-        """It holds offsets [start, end), from now on."""
-        self.let_go(partition, start, end)
-        self.grants = [(at, offsets) for at, offsets in self.grants if not offsets.isdisjoint(self.held[at])]
-        self.held[partition].add_range(start, end)
-        self.grants.append((partition, BitMap64(range(start, end))))
-
-
 class Group:
     """
     One group of one topic. Safe to call from any thread.
@@ -191,7 +165,7 @@ class Group:
         self._moves: list[Move] = []
         self._unlisten: list[Callable[[], None]] = []
         self._failure: Failure | None = None
-        self._dead: dict[int, Dead] = {}  # while replaying
+        self._dead: dict[int, DeadMember] = {}  # while replaying
         self._careful = 0
         self._due_us: list[dict[int, int]] = [{} for _ in self.cursors]
         self.configure(settings)
@@ -402,6 +376,8 @@ class Group:
                     member.starved = (
                         member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
                     )
+            if member.lots and not begun:
+                self._return_waiting_suspects(member)
             moves = self._take_moves()
             more = bool(found) and bool(self._waiters)
             if noted and self._careful:
@@ -455,15 +431,26 @@ class Group:
                     delivery = Delivery(lot, at, offset, deadline, 1)
                     handed[offset << PARTITION_BITS | partition] = delivery
                     found.append(delivery)
+                self._deadline = min(self._deadline, deadline)
                 lot.index = stop
                 count -= stop - index
                 member.buffered -= stop - index
                 self.counters.delivered += stop - index
             if lot.index >= lot.stop:
                 lots.popleft()
-        if deadline < self._deadline and found:
-            self._deadline = deadline
         return False
+
+    def _return_waiting_suspects(self, member: Member) -> None:
+        """A suspect that is not handed out now goes back: while it waits, no other one may be handed out, in any group."""
+        for lot in [lot for lot in member.lots if lot.cursor.suspects and lot.offset(lot.index) in lot.cursor.suspects]:
+            member.lots.remove(lot)
+            offsets = BitMap64([lot.offset(at) for at in range(lot.index, lot.stop)])
+            member.buffered -= len(lot)
+            member.held_bytes -= len(lot) * lot.each
+            if lot.epoch == lot.cursor.epoch:
+                for offset in offsets:
+                    self._make_ready(lot.cursor, offset)
+                self._note_ranges(ops.RETURNED, lot.cursor, member, ops.ranges_of(offsets))
 
     def _hand_out_carefully(self, member: Member, lot: Lot, count: int, deadline: float, found: list[Delivery]) -> int:
         """
@@ -631,7 +618,7 @@ class Group:
                 if self.ordered:
                     break
                 continue
-            if lot is not None and lot.batch is batch and lot.stop == index:
+            if lot is not None and not suspect and lot.batch is batch and lot.stop == index:
                 lot.stop += 1
             else:
                 lot = Lot(member, cursor, batch, index, index + 1)
@@ -642,6 +629,7 @@ class Group:
             taken += 1
             used += lot.each
             if suspect:
+                lot = None
                 if self.ordered:
                     break
                 ready = cursor.ready - cursor.suspects
@@ -768,7 +756,7 @@ class Group:
             key = offset << PARTITION_BITS | cursor.partition
             if member.handed.get(key) is delivery and delivery._running is not COMMITTING:  # noqa: SLF001
                 del member.handed[key]
-            elif member.extended.get(key) is delivery:
+            elif member.extended.get(key) is delivery and delivery._running is not COMMITTING:  # noqa: SLF001
                 del member.extended[key]
             else:
                 late.append(delivery)
@@ -912,6 +900,7 @@ class Group:
             # Before the failed one, and still being handled, or being finished by a transaction: it stays valid.
             lot = delivery._lot  # noqa: SLF001
             renewed = Lot(member, cursor, lot.batch, delivery._index, delivery._index + 1)  # noqa: SLF001
+            renewed.number = lot.number
             delivery._lot = renewed  # noqa: SLF001
         self._hand_over_if_idle(cursor)
 
@@ -965,9 +954,14 @@ class Group:
         with self.lock:
             if now >= self._deadline:
                 self._expire(now)
-            if not self._is_valid(delivery):
-                raise self._expired([delivery])
-            self._renew(delivery, now + length, own_length=seconds is not None)
+            valid = self._is_valid(delivery)
+            if valid:
+                self._renew(delivery, now + length, own_length=seconds is not None)
+            moves = self._take_moves()
+        if moves:
+            self._move(moves)
+        if not valid:
+            raise self._expired([delivery])
 
     def _renew(self, delivery: Delivery, deadline: float, *, own_length: bool) -> None:
         member = delivery._lot.member  # noqa: SLF001
@@ -1088,6 +1082,10 @@ class Group:
 
     def _move(self, moves: list[Move]) -> None:
         for move in moves:
+            with self.lock:
+                cursor = move.cursor
+                if cursor.generation != move.generation or move.offset not in cursor.moving:
+                    continue  # finished, or sought, meanwhile
             try:
                 self._mover(move)
             except PenstockError as error:
@@ -1127,14 +1125,17 @@ class Group:
             if now >= self._deadline:
                 self._expire(now)
             late = [delivery for delivery in deliveries if not self._is_valid(delivery)]
-            if late:
-                raise self._expired(late)
+            moves = self._take_moves()
             # With the generation of now: what was leased before a seek finishes nothing behind it.
             found: dict[tuple[Cursor, int], list[int]] = {}
-            for delivery in deliveries:
+            for delivery in () if late else deliveries:
                 delivery._running = COMMITTING  # noqa: SLF001
                 cursor = delivery._lot.cursor  # noqa: SLF001
                 found.setdefault((cursor, cursor.generation), []).append(delivery.offset)
+        if moves:
+            self._move(moves)
+        if late:
+            raise self._expired(late)
         return [
             operation
             for (cursor, generation), offsets in found.items()
@@ -1318,7 +1319,7 @@ class Group:
     def _replay_leased(self, cursor: Cursor, operation: ops.Operation) -> None:
         member, concurrency, ranges = ops.decode_ranges(operation)
         if member not in self._dead:
-            self._dead[member] = Dead(concurrency, len(self.cursors))
+            self._dead[member] = DeadMember(concurrency, len(self.cursors))
         for start, end in ranges:
             cursor.lease_range(start, end)
             for identity, dead in self._dead.items():
@@ -1351,13 +1352,13 @@ class Group:
                 cursor.ready = cursor.open - cursor.schedule.offsets
             self._due_us = [{} for _ in self.cursors]
 
-    def _bury(self, dead: Dead, now_us: int) -> None:
+    def _bury(self, dead: DeadMember, now_us: int) -> None:
         unfinished = [offsets & cursor.open for offsets, cursor in zip(dead.held, self.cursors, strict=True)]
         guilty = [(partition, offset) for partition, offset in dead.begun if offset in unfinished[partition]]
         if not guilty:
             # A suspect that was not begun was not handed out: it cannot have done it.
             possible = [offsets - cursor.suspects for offsets, cursor in zip(unfinished, self.cursors, strict=True)]
-            guilty = self._oldest(possible, dead)
+            guilty = dead.oldest(possible)
         for partition, offset in guilty:
             cursor = self.cursors[partition]
             known = cursor.failures.get(offset)
@@ -1372,92 +1373,26 @@ class Group:
         for cursor, offsets in zip(self.cursors, unfinished, strict=True):
             cursor.suspects |= offsets
 
-    @staticmethod
-    def _oldest(possible: list[BitMap64], dead: Dead) -> list[tuple[int, int]]:
-        """As many of the oldest deliveries as the member could have been handling at once."""
-        found: list[tuple[int, int]] = []
-        for partition, granted in dead.grants:
-            offsets = granted & possible[partition]
-            found += [(partition, offset) for offset in offsets[: dead.concurrency - len(found)]]
-            if len(found) >= dead.concurrency:
-                break
-        return found
-
     # -- snapshot ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """The group as operations that make it anew."""
-        with self.lock:
-            parts = [
-                ops.encode_document(
-                    ops.MADE,
-                    self.identity,
-                    {
-                        "topic_id": self.topic_id.hex(),
-                        "topic": self.topic,
-                        "name": self.name,
-                        "settings": self.settings.to_json(),
-                        "starts": [cursor.scan for cursor in self.cursors],
-                    },
-                )
-            ]
-            now, now_us = self._clock.monotonic(), self._clock.now_us()
-            for cursor in self.cursors:
-                parts += self._snapshot_of(cursor, now, now_us)
-            for member in self._members.values():
-                parts += self._snapshot_of_member(member)
-            return b"".join(parts)
-
-    def _snapshot_of(self, cursor: Cursor, now: float, now_us: int) -> list[bytes]:
-        head = (cursor.partition, self.identity, cursor.generation)
-        parts = []
-        if cursor.generation:
-            parts.append(ops.encode_offset(ops.SOUGHT, *head, cursor.scan))
-        parts.append(ops.encode_position(*head, cursor.scan, cursor.open))
-        if cursor.suspects:
-            parts.append(ops.encode_bitmap(ops.SUSPECTS, *head, cursor.suspects))
-        if cursor.failures:
-            due = cursor.schedule.due_times()
-            alike: dict[tuple[Failure, int], list[int]] = {}
-            for offset, failure in cursor.failures.items():
-                at = due.get(offset)
-                due_us = now_us if at is None else now_us + math.ceil((at - now) * 1e6)
-                # Later rather than earlier, so that those that are due at about the same time are stored together.
-                alike.setdefault((failure, -(-due_us // 100_000) * 100_000 if due_us > now_us else 0), []).append(offset)
-            for (failure, due_us), offsets in alike.items():
-                failed = ops.Failed(
-                    0, due_us, failure.first_s, failure.last_s, failure.count, failure.reason, failure.condemned
-                )
-                parts.append(ops.encode_failed_all(*head, failed, offsets))
-        return parts
-
-    def _snapshot_of_member(self, member: Member) -> list[bytes]:
-        held: list[tuple[Cursor, int]] = [
-            (delivery._lot.cursor, delivery.offset)  # noqa: SLF001
-            for table in (member.handed, member.extended)
-            for delivery in table.values()
-            if delivery._lot.epoch == delivery._lot.cursor.epoch  # noqa: SLF001
-        ]
-        begun = [(cursor, offset) for cursor, offset in held if offset in cursor.suspects]
-        for lot in member.lots:
-            if lot.epoch == lot.cursor.epoch:
-                held += [(lot.cursor, lot.offset(at)) for at in range(lot.index, lot.stop)]
-        parts: list[bytes] = []
-        at = 0
-        while at < len(held):
-            cursor = held[at][0]
-            end = at
-            while end < len(held) and held[end][0] is cursor:
-                end += 1
-            ranges = ops.ranges_of([offset for _, offset in held[at:end]])
-            parts.append(
-                ops.encode_ranges(
-                    ops.LEASED, cursor.partition, self.identity, cursor.generation, member.identity, member.concurrency, ranges
-                )
+        """The group as operations that make it anew; the caller holds the lock."""
+        parts = [
+            ops.encode_document(
+                ops.MADE,
+                self.identity,
+                {
+                    "topic_id": self.topic_id.hex(),
+                    "topic": self.topic,
+                    "name": self.name,
+                    "settings": self.settings.to_json(),
+                    "starts": [cursor.scan for cursor in self.cursors],
+                },
             )
-            at = end
-        parts += [
-            ops.encode_begun(cursor.partition, self.identity, cursor.generation, member.identity, offset)
-            for cursor, offset in begun
         ]
-        return parts
+        now, now_us = self._clock.monotonic(), self._clock.now_us()
+        for cursor in self.cursors:
+            parts += cursor_operations(self.identity, cursor, now, now_us)
+        for member in self._members.values():
+            parts += member_operations(self.identity, member)
+        return b"".join(parts)

@@ -26,6 +26,13 @@ Only in snapshots, which are operations that make the groups anew:
  15 next id     u64: the next group's id; `group id` and `partition` are 0
 ```
 
+First in a snapshot, and first in each entry of operations that were made in memory before:
+
+```
+ 16 noted       u64: how many such operations there were, up to the end of this entry or snapshot; an entry that a snapshot covers is
+                passed over
+```
+
 Operations 4 to 8, 10 and 11 are made in memory first and may stand in a snapshot already when they are replayed: each of them changes
 nothing that is not there to be changed. An operation of an older generation than the cursor's is of before a seek, and is passed over.
 """
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MADE, CONFIGURED, DELETED, LEASED, FINISHED, FAILED, RETURNED, BEGUN, SOUGHT, COMMITTED, LEFT = range(1, 12)
-POSITION, SUSPECTS, FAILED_ALL, NEXT_ID = range(12, 16)
+POSITION, SUSPECTS, FAILED_ALL, NEXT_ID, NOTED = range(12, 17)
 
 _HEAD = struct.Struct("<BBHIII")
 _U32 = struct.Struct("<I")

@@ -8,6 +8,7 @@ group, dead letters, transactions) are entries of a ticket, and change the memor
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,12 @@ class _Mark:
         self.taken = False
 
 
+class _Barrier:
+    """A place in the list of operations where a snapshot was taken: no frame holds operations of both sides."""
+
+    __slots__ = ()
+
+
 class Groups:
     """
     The groups of one store. Safe to call from any thread.
@@ -56,7 +63,7 @@ class Groups:
         self._by_id: dict[int, Group] = {}
         self._by_name: dict[tuple[bytes, str], Group] = {}
         self._next_id = 1
-        self._noted: list[bytes | tuple[Cursor, int, int, Sequence[int]] | _Mark] = []
+        self._noted: list[bytes | tuple[Cursor, int, int, Sequence[int]] | _Mark | _Barrier] = []
         self._make_lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._volume: Volume | None = None
@@ -68,6 +75,8 @@ class Groups:
         self._thread: threading.Thread | None = None
         self._background = False
         self._careful = False
+        self._taken = 0  # operations that were noted and are in a frame
+        self._snapshot = b""
         self._suspects_out: set[Suspect] = set()
         self._suspect_lock = threading.Lock()
 
@@ -103,12 +112,20 @@ class Groups:
         """See `Layer`. Opening may be tried again, so it begins anew."""
         self._by_id, self._by_name, self._next_id = {}, {}, 1
         self._noted = []
+        self._taken = 0
+        self._snapshot = snapshot
         self.replay(snapshot)
+        self._snapshot = b""
 
     def replay(self, body: bytes) -> None:
         """See `Layer`."""
         for operation in ops.operations(body):
-            if operation.kind == ops.NEXT_ID:
+            if operation.kind == ops.NOTED:
+                end = ops.decode_number(operation)
+                if end <= self._taken and body is not self._snapshot:
+                    return  # the snapshot has them already
+                self._taken = end
+            elif operation.kind == ops.NEXT_ID:
                 self._next_id = max(self._next_id, ops.decode_number(operation))
             elif operation.kind == ops.MADE:
                 self._made(operation)
@@ -148,16 +165,22 @@ class Groups:
             return b""
         parts: list[bytes] = []
         finished: dict[tuple[Cursor, int, int], list[int]] = {}
-        size = count = 0
+        size = count = operations = 0
         for entry in noted[:]:
+            if type(entry) is _Barrier:
+                count += 1
+                if operations:
+                    break  # a snapshot has what comes before it, and not what comes after
+                continue
             if type(entry) is bytes:
                 size += len(entry)
             elif type(entry) is tuple:
                 # A bitmap takes two bytes an offset at most, and a little for each run of 65,536.
                 size += 32 + 2 * len(entry[3])
-            if size > bytes_max and count:
+            if size > bytes_max and operations:
                 break
             count += 1
+            operations += type(entry) is not _Mark
             if type(entry) is bytes:
                 parts.append(entry)
             elif type(entry) is tuple:
@@ -167,14 +190,25 @@ class Groups:
                 assert type(entry) is _Mark
                 entry.taken = True
         del noted[:count]
+        if not operations:
+            return b""
         for (cursor, group_id, generation), offsets in finished.items():
             parts += ops.encode_finished(cursor.partition, group_id, generation, offsets)
-        return b"".join(parts)
+        self._taken += operations
+        return b"".join([ops.encode_offset(ops.NOTED, 0, 0, 0, self._taken), *parts])
 
     def snapshot(self) -> bytes:
         """See `Layer`."""
-        parts = [ops.encode_offset(ops.NEXT_ID, 0, 0, 0, self._next_id)]
-        parts += [group.snapshot() for group in list(self._by_id.values())]
+        groups = [group for _, group in sorted(self._by_id.items())]
+        with contextlib.ExitStack() as locks:
+            # All at one moment: each operation that is noted is either in the snapshot of its group or behind the barrier.
+            for group in groups:
+                locks.enter_context(group.lock)
+            noted = self._taken + sum(type(entry) is not _Mark and type(entry) is not _Barrier for entry in self._noted)
+            if self._noted:
+                self._noted.append(_Barrier())
+            parts = [ops.encode_offset(ops.NOTED, 0, 0, 0, noted), ops.encode_offset(ops.NEXT_ID, 0, 0, 0, self._next_id)]
+            parts += [group.snapshot() for group in groups]
         return b"".join(parts)
 
     def _made(self, operation: ops.Operation) -> None:

@@ -134,7 +134,8 @@ class Staging:
         with self._lock:
             known = self._producers.result_of(producer, number)
             if known is not None:
-                self._remove(wanted)
+                own = {identity for identity, owner, _ in self._stages.all() if owner == producer}
+                self._remove([identity for identity in wanted if identity in own])
                 return Committed(producer, number, int(known["messages"]), duplicate=True)
             changes, messages = self._changes(producer, wanted)
             result = {"messages": messages, "stages": len(wanted)}

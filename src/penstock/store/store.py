@@ -666,6 +666,12 @@ class Store:
             log.floors["groups"] = finished
         else:
             log.floors.pop("groups", None)
+        if len(log.segment_firsts) > 1:
+            needed = topic.dedup_floor(log.identity.partition)
+            if needed is None:
+                log.floors.pop("deduplication", None)
+            else:
+                log.floors["deduplication"] = needed
         before = self._clock.now_us() - settings.retention_age_ms * 1000 if settings.retention_age_ms else None
         return self._volume.retain(
             log,

@@ -81,6 +81,18 @@ class DedupWindow:
                     return found, pending
             busy.done.wait()
 
+    def floor(self, partition: int, now_us: int) -> int | None:
+        """The first offset of a partition whose key is still remembered: retention keeps it, or a restart would forget the key."""
+        with self._lock:
+            if not self._loaded:
+                self._load(now_us)
+                self._loaded = True
+            self._forget_old(now_us)
+            return min(
+                [seen.offset for seen in self._table.values() if isinstance(seen, Seen) and seen.partition == partition],
+                default=None,
+            )
+
     def settle(self, pending: Pending, places: dict[bytes, Seen] | None, keys: Sequence[bytes]) -> None:
         """The claim of *keys* ended: their messages lie at *places*, or, with None, were not stored."""
         with self._lock:

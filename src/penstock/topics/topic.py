@@ -263,6 +263,10 @@ class Topic:
         """The way in for batches with a sequence."""
         return self._gates[partition]
 
+    def dedup_floor(self, partition: int) -> int | None:
+        """The first offset that deduplication still needs."""
+        return self._dedup.floor(partition, self._clock.now_us())
+
     @property
     def dedup_evicted(self) -> int:
         """Deduplication keys that were forgotten before their window ended."""

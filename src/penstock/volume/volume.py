@@ -252,12 +252,14 @@ class Volume:
 
     def _recover(self, *, create: bool, background: bool) -> None:
         files, path, settings = self._files, self.path, self.settings
+        is_new = False
         try:
             store_id = read_identity(files, path)
         except StoreNotFound:
             if not create:
                 raise
             store_id = create_identity(files, path)
+            is_new = True
         self.store_id = store_id
         self._checkpoints = Checkpoints(files, path, store_id)
         checkpoint = self._checkpoints.load()
@@ -270,7 +272,7 @@ class Volume:
         self._topics = {record.name: record for record in topics}
         self._logs = recovered.logs
         self.log_epoch = recovered.log_epoch
-        self.was_closed_in_order = recovered.log_epoch == checkpoint.log_epoch
+        self.was_closed_in_order = is_new or recovered.log_epoch == checkpoint.log_epoch
         self.reports = recovered.reports
         self.recovered_others = recovered.others
         self._restore_layers(checkpoint)

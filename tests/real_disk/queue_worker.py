@@ -22,6 +22,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Closed, LeaseExpired, MessageTooLarge, PenstockError
+from penstock.groups import group as group_module
 from penstock.groups.group import Group
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
@@ -341,7 +342,7 @@ def plant_bug(store: Store, which: str) -> None:
             group.configure(group.settings)
     elif which == "failures are forgotten":
         Group._replay_failed = lambda self, cursor, operation: None  # type: ignore[method-assign]
-        Group._snapshot_of = _without_failures(Group._snapshot_of)  # type: ignore[method-assign]
+        group_module.cursor_operations = _without_failures(group_module.cursor_operations)
     else:
         assert which == "order is not kept"
         Group._withdraw_behind = lambda self, cursor, offset: None  # type: ignore[method-assign]

@@ -33,8 +33,8 @@ First in a snapshot, and first in each entry of operations that were made in mem
                 passed over
 ```
 
-Operations 4 to 8, 10 and 11 are made in memory first and may stand in a snapshot already when they are replayed: each of them changes
-nothing that is not there to be changed. An operation of an older generation than the cursor's is of before a seek, and is passed over.
+Operations 4 to 8, 10 and 11 are made in memory first, so a snapshot may hold them before the journal does. An operation of an older
+generation than the cursor's is of before a seek, and is passed over.
 """
 
 from __future__ import annotations

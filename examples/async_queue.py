@@ -8,7 +8,7 @@ JOBS = 101
 
 
 async def produce(store):
-    async with await store.producer("jobs") as producer:
+    async with store.producer("jobs") as producer:
         for number in range(1, JOBS):
             await producer.send(b"job %d" % number)
 
@@ -29,7 +29,7 @@ async def main():
         assert receipt.offset == 0
 
         done, all_done = [], asyncio.Event()
-        async with await store.subscribe("jobs", group="pool") as consumer:
+        async with store.subscribe("jobs", group="pool") as consumer:
             tasks = [asyncio.create_task(consume(consumer, done, all_done)) for _ in range(5)]
             await produce(store)
             await all_done.wait()

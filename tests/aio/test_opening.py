@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -243,6 +244,36 @@ def test_closing_does_not_hold_up_the_loop(opener: Opener, monkeypatch: pytest.M
         assert not closing.done()
         gate.open.set()
         assert await done(closing, PATIENCE)
+        assert store.sync.closed
+
+    run(main())
+
+
+def test_closing_beside_the_very_first_ack_closes(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ack starts the thread that stores acks; closing must wait for that, not fail over it and keep the store locked."""
+    reached, may_start = threading.Event(), threading.Event()
+
+    class SlowThread(threading.Thread):
+        def start(self) -> None:
+            if self.name == "penstock-groups":
+                reached.set()
+                assert may_start.wait(PATIENCE)
+            super().start()
+
+    async def main() -> None:
+        store = await opener()
+        await store.create_topic("t", sync="os")
+        consumer = await store.subscribe("t", "g")
+        group = consumer.sync._group
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "Thread", SlowThread)
+            acking = asyncio.create_task(asyncio.to_thread(group._journal.wake))
+            assert await until(reached.is_set)
+            closing = asyncio.create_task(store.close())
+            await done(closing, 0.05)
+            may_start.set()
+            await acking
+            await closing
         assert store.sync.closed
 
     run(main())

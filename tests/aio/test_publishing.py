@@ -25,10 +25,11 @@ from tests.aio.helpers import Opener, counted_threads, run, stored
 from tests.conformance.backends import SETTINGS
 from tests.conformance.helpers import numbered
 
-MODES = pytest.mark.parametrize("sync", ["always", "interval", "os"])
+MODES = pytest.mark.parametrize("sync", ["always", "os"])
+"""Waiting for the disk, and not."""
 
 
-@MODES
+@pytest.mark.parametrize("sync", ["always", "interval", "os"])
 def test_a_receipt_says_where_the_message_is(opener: Opener, sync: str) -> None:
     """Dense offsets from 0, in every mode."""
 

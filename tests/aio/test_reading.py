@@ -20,7 +20,7 @@ from tests.aio.helpers import Opener, one, position, run, stored
 from tests.conformance.helpers import numbered
 
 
-@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
+@pytest.mark.parametrize("count", [0, 1000, 2501])
 def test_reading_gives_every_message_once(opener: Opener, count: int) -> None:
     """However many are fetched at a time."""
 

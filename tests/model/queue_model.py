@@ -85,6 +85,16 @@ class State:
         self.done.add(place)
         self.forget(place)
 
+    def seek(self, partition: int, offset: int) -> None:
+        """Begin a partition anew at *offset*."""
+        self.base[partition] = offset
+        self.generation[partition] += 1
+        for table in (self.failures, self.due, self.condemned, self.held):
+            for place in [one for one in table if one[0] == partition]:
+                del table[place]
+        self.done = {place for place in self.done if place[0] != partition}
+        self.suspects = {place for place in self.suspects if place[0] != partition}
+
 
 class GroupModel:
     """One group. Places that were handed out are in `leases`; everything else is in `now`."""
@@ -151,16 +161,17 @@ class GroupModel:
             self.leases.pop((partition, at), None)
 
     def seek(self, partition: int, offset: int) -> None:
-        """Begin anew at *offset*."""
-        state = self.now
-        state.base[partition] = offset
-        state.generation[partition] += 1
-        for table in (state.failures, state.due, state.condemned, self.leases):
-            for place in [one for one in table if one[0] == partition]:
-                del table[place]
-        state.done = {place for place in state.done if place[0] != partition}
-        state.suspects = {place for place in state.suspects if place[0] != partition}
+        """Begin anew at *offset*, durably."""
+        self.now.seek(partition, offset)
+        self.durable.seek(partition, offset)
+        self.leases = {place: lease for place, lease in self.leases.items() if place[0] != partition}
         self.touched = {place for place in self.touched if place[0] != partition}
+
+    def finish_durably(self, place: Place) -> None:
+        """It was finished in the frame that did something else, too: a transaction, a dead letter."""
+        self.leases.pop(place, None)
+        self.now.finish(place)
+        self.durable.finish(place)
 
     def close(self, consumer: Consumer) -> None:
         """What *consumer* had goes back, uncounted."""

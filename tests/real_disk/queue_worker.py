@@ -342,7 +342,8 @@ def plant_bug(store: Store, which: str) -> None:
             group.configure(group.settings)
     elif which == "failures are forgotten":
         Group._replay_failed = lambda self, cursor, operation: None  # type: ignore[method-assign]
-        group_module.cursor_operations = _without_failures(group_module.cursor_operations)
+        name = "cursor_operations"
+        setattr(group_module, name, _without_failures(getattr(group_module, name)))
     else:
         assert which == "order is not kept"
         Group._withdraw_behind = lambda self, cursor, offset: None  # type: ignore[method-assign]

@@ -109,9 +109,11 @@ class AsyncConsumer:
                 until_event = self._group.wait_seconds()
                 if until_event is not None and (left is None or until_event < left):
                     left = max(until_event, 0.0005)
+                # Not wait_for, which in Python 3.11 may swallow a cancellation that comes with the wake.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(arrived.wait(), left)
-                    woken = True
+                    async with asyncio.timeout(left):
+                        await arrived.wait()
+                        woken = True
             finally:
                 # A task that is cancelled as it is woken has not noticed: another one is woken in its place.
                 self._group.remove_waiter(waiter, self._member, woken=woken)
@@ -152,6 +154,14 @@ class AsyncConsumer:
     ) -> None:
         """They failed. Raises `LeaseExpired`."""
         self._consumer.nack(_plain(messages), delay=delay, reason=reason)
+
+    async def reject(self, message: AsyncDelivery, reason: object = None) -> None:
+        """It can never be handled: dead-letter it now. Raises `LeaseExpired`."""
+        self._consumer.reject(_plain(message), reason)
+
+    async def extend(self, message: AsyncDelivery, seconds: object = None) -> None:
+        """Keep *message* longer. Raises `LeaseExpired`."""
+        self._consumer.extend(_plain(message), seconds)
 
     async def commit(self, position: int | AsyncDelivery, partition: int | None = None) -> None:
         """Everything below is done; durable when it returns."""
@@ -198,4 +208,6 @@ class AsyncConsumer:
 def _plain(messages: AsyncDelivery | Sequence[AsyncDelivery]) -> Any:
     if isinstance(messages, AsyncDelivery):
         return messages._delivery  # noqa: SLF001
+    if not isinstance(messages, (list, tuple)):
+        return messages  # the plain consumer says what is wrong with it
     return [message._delivery if isinstance(message, AsyncDelivery) else message for message in messages]  # noqa: SLF001

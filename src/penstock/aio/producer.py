@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.errors import ProducerFull
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from penstock.store.future import Future
     from penstock.store.producer import Producer
     from penstock.topics.receipt import Receipt
+
+
+class SentFuture(asyncio.Future["Receipt"]):
+    """The promise of a receipt. Awaiting it sends at once what still lingers."""
+
+    sent: Future | None = None
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        if not self.done() and self.sent is not None:
+            self.sent.send_now()
+        return (yield from super().__await__())
 
 
 class AsyncProducer:
@@ -20,14 +33,14 @@ class AsyncProducer:
         self._producer = producer
         self._wait_when_full = wait_when_full
 
-    async def send(self, value: bytes | None, **options: Any) -> asyncio.Future[Receipt]:
+    async def send(self, value: bytes | None, **options: Any) -> SentFuture:
         """
         Take one message; returns the promise of its receipt, which may be awaited.
 
         While the producer holds as many as it may, this waits, unless it was made with ``when_full="raise"``.
         """
         loop = asyncio.get_running_loop()
-        promise: asyncio.Future[Receipt] = loop.create_future()
+        promise = SentFuture(loop=loop)
 
         def settle(future: Future) -> None:
             if promise.done():
@@ -46,7 +59,7 @@ class AsyncProducer:
 
         while True:
             try:
-                self._producer.send(value, on_done=done, **options)
+                promise.sent = self._producer.send(value, on_done=done, **options)
             except ProducerFull:
                 if not self._wait_when_full:
                     raise

@@ -53,8 +53,9 @@ class AsyncStore:
             begun = self._store.begin_publish(topic, value)
             if begun is not None:
                 # Journaled: the task sleeps until the commit, and no thread waits for it.
-                partition, ticket = begun
+                target, partition, ticket = begun
                 await committed(ticket)
+                target.published += 1
                 assert ticket.first_offset is not None
                 return Receipt(topic, partition, ticket.first_offset)
             return self._store.publish(topic, value)

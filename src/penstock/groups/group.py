@@ -74,7 +74,7 @@ class Waiter(Protocol):
     """Somebody who waits for messages: a `threading.Lock` that is held, or a thing that wakes a task."""
 
     def release(self) -> object:
-        """Wake it up."""
+        """Wake it up; False if it cannot be woken any more."""
         ...
 
 
@@ -1050,14 +1050,14 @@ class Group:
         if self.ordered:
             self.wake_all()
             return
-        for entry in self._waiters[::-1]:
+        for entry in list(self._waiters):  # first come, first served
             if entry[1].can_take:
                 try:
                     self._waiters.remove(entry)
                 except ValueError:
                     continue  # another thread was quicker
-                entry[0].release()
-                return
+                if entry[0].release() is not False:
+                    return
 
     def wake_all(self) -> None:
         """Wake all who wait."""

@@ -101,8 +101,9 @@ class Groups:
 
     def stop(self) -> None:
         """No more flushing in the background; closing the volume commits what is left."""
-        self._stop = True
-        self._wake.set()
+        with self._start_lock:
+            self._stop = True
+            self._wake.set()
         if self._thread is not None:
             self._thread.join()
 

@@ -118,6 +118,11 @@ class Future:
         """Whether it was committed, or failed."""
         return self._batch.done
 
+    def send_now(self) -> None:
+        """Do not linger any longer; returns at once."""
+        if not self._batch.done:
+            self._batch.flush()
+
     def result(self, timeout: object = None) -> Receipt:
         """
         Wait for the commit, *timeout* seconds at most, and return the receipt. Sends at once what still lingers.

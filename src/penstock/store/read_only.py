@@ -115,7 +115,7 @@ class ReadOnlyStore:
         raise ReadOnly(self.path)
 
     create_topic = publish = publish_many = producer = subscribe = seek = transaction = _refuse
-    groups = stage = commit = abort = committed = _refuse
+    begin_publish = groups = stage = commit = abort = committed = _refuse
     delete_group = dead_letters = retain = worker = run = flush = _refuse
 
     def close(self) -> None:

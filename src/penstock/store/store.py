@@ -300,9 +300,9 @@ class Store:
         )
         return target.publish(value, key, headers, partition, timestamp, dedup_key, sync)
 
-    def begin_publish(self, topic: str, value: object) -> tuple[int, AppendTicket] | None:
+    def begin_publish(self, topic: str, value: object) -> tuple[Topic, int, AppendTicket] | None:
         """
-        Ask for one message to be stored; returns its partition and the ticket to wait for.
+        Ask for one message to be stored; returns its topic (who wants to be told when it is), its partition and the ticket to wait for.
 
         None if its topic's commits need no waiting: then `publish` is the call.
         """

@@ -153,8 +153,9 @@ class Worker:
                         messages = group.take(member, self.batch or 1)
                     if not messages:
                         with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(arrived.wait(), group.wait_seconds())
-                            woken = True
+                            async with asyncio.timeout(group.wait_seconds()):
+                                await arrived.wait()
+                                woken = True
                 except Closed:
                     if tasks:
                         await asyncio.wait(tasks)
@@ -216,12 +217,13 @@ class LoopWaiter:
         self._loop = loop
         self._event = event
 
-    def release(self) -> None:
-        """Wake the task up."""
+    def release(self) -> bool:
+        """Wake the task up; False if its loop has ended."""
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
-            return  # the loop has ended
+            return False
+        return True
 
 
 class Workers:

@@ -132,7 +132,7 @@ class Topic:
         self.published += 1
         return Receipt(self.name, number, offset)
 
-    def begin_publish(self, value: object) -> tuple[int, AppendTicket] | None:
+    def begin_publish(self, value: object) -> tuple[Topic, int, AppendTicket] | None:
         """See `Store.begin_publish`."""
         if not self._always:
             return None
@@ -140,9 +140,7 @@ class Topic:
         self.check_size(0 if data is None else len(data))
         number = 0 if self.partitions == 1 else self.next_partition()
         batch = encode_batch([None]) if data is None else encode_single(data)
-        ticket = self._volume.submit(self.logs[number], batch)
-        self.published += 1
-        return number, ticket
+        return self, number, self._volume.submit(self.logs[number], batch)
 
     def _publish_once(self, dedup: bytes, batch: EncodedBatch, partition: int, mode: SyncMode | None) -> Receipt:
         found, pending = self._dedup.claim([dedup], self._clock.now_us())

@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.groups.operations import LEASED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -226,6 +228,12 @@ def i19_a_delay_is_not_cut_short(model: GroupModel, place: Place, now: float) ->
 def i21_the_attempt_counts_the_failures(model: GroupModel, place: Place, attempt: int) -> None:
     expected = model.now.failures.get(place, 0) + 1
     assert attempt == expected, f"{place} of {model.name}: attempt {attempt}, it failed {expected - 1} times"
+
+
+def i21_after_a_crash_leases_are_noted_first(found: list[Delivery], noted: list[object]) -> None:
+    """Whatever killed the last process may come first, and may kill this one: the journal knows who has it before it is handed out."""
+    leases = [entry for entry in noted if isinstance(entry, bytes) and entry[0] == LEASED]
+    assert not found or not leases, "messages were handed out before their lease was durable"
 
 
 def i22_in_flight_is_within_the_prefetch(model: GroupModel, consumer: Consumer, prefetch: int) -> None:

@@ -70,6 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.results: dict[int, int] = {}
         self.committed_at: float | None = None
         self.counter = 0
+        self.crashed = False
         self.tokens: list[Delivery] = []
         self.consumers: dict[str, list[Consumer]] = {SHARED: [], ORDERED: []}
         self._open()
@@ -290,6 +291,8 @@ class QueueMachine(RuleBasedStateMachine):
             if model.ordered:
                 m.i7_an_ordered_group_keeps_the_order(model, place, consumer)
             model.leases[place] = m.Lease(place, consumer, delivery, self.now + m.LEASE_S)
+        if self.crashed:
+            m.i21_after_a_crash_leases_are_noted_first(found, list(self.store._groups._noted))
         m.i28_a_suspect_comes_alone(self.models.values(), model, found, committed=self.store._volume.commits > before)
         if not found and not consumer.paused and room > 0 and len(self.letters) == letters:
             m.i15_what_is_ready_is_delivered(
@@ -527,6 +530,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._reopen(crashed=how != "restart")
 
     def _reopen(self, *, crashed: bool) -> None:
+        self.crashed = crashed
         died = {name: len(own) for name, own in self.consumers.items()}
         self._open()
         self.tokens = []

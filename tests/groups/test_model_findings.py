@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.store.store import Store
+    from penstock.testing import Operation, SimulatedFileSystem
 
 
 def before_the_commit(store: Store, work: Callable[[], object]) -> None:
@@ -224,3 +225,26 @@ def test_a_deduplication_key_outlives_retention_and_a_restart() -> None:
 def test_a_new_store_has_no_crash_behind_it() -> None:
     """`was_closed_in_order`: whether the last owner closed the store, or there was none; else each first lease costs a sync."""
     assert Sim().store._volume.was_closed_in_order
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_being_made_when_the_process_was_killed_survives_the_next_power_loss() -> None:
+    """I10, R4. Its folder has its name and nobody synced that; the next process finds it, uses it, and then the power goes."""
+    sim = Sim()
+    killed: list[SimulatedFileSystem] = []
+
+    def kill(operation: Operation) -> None:
+        if operation.kind == "sync_directory" and operation.path == "/s/topics":
+            killed.append(sim.files.kill())
+
+    sim.files.on_operation = kill
+    sim.store.create_topic("t")
+    assert killed
+    for sim.files in killed:
+        sim.store = sim._open()
+        if "t" in [topic.name for topic in sim.store.topics()]:
+            sim.store.publish("t", b"x")
+            sim.lose_power()
+            assert [message.value for message in sim.store.read("t")] == [b"x"]

@@ -107,6 +107,8 @@ class Stages:
         self.directory = os.path.join(store_path, STAGING)
         self._made = files.exists(self.directory)
         if self._made:
+            # A process that was killed may have made it, and not its name durable.
+            files.sync_directory(store_path)
             self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:

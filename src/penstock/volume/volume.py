@@ -47,7 +47,7 @@ from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
-from penstock.volume.identity import JOURNAL, TOPICS, create_identity, read_identity
+from penstock.volume.identity import JOURNAL, STORE_FILE, TOPICS, create_identity, read_identity
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.space import Space
 from penstock.volume.tickets import ENTRY_OVERHEAD_BYTES, Append, AppendTicket, Change, ChangesTicket, MoveLogStart, Other
@@ -209,6 +209,8 @@ class Volume:
             if not create:
                 raise StoreNotFound(path)
             files.make_directory(path)
+        if create and not files.exists(os.path.join(path, STORE_FILE)):
+            # Also where the folder is there: a process that was killed may have made it, and not its name durable.
             files.sync_directory(os.path.dirname(path))
         self._lock = self._take_lock()
         try:
@@ -267,6 +269,8 @@ class Volume:
         topics_directory = os.path.join(path, TOPICS)
         remove_unfinished(files, topics_directory)
         topics = read_topics(files, topics_directory)
+        # A process that was killed may have left a topic under its name without making that durable; from now on it is used.
+        files.sync_directory(topics_directory)
         known = self._known_positions(store_id)
         recovered = VolumeRecovery(files, topics_directory, store_id, checkpoint, self._journal, known).run(topics)
         self._topics = {record.name: record for record in topics}

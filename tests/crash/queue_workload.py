@@ -361,7 +361,7 @@ class Oracle:
             for partition in range(partitions):
                 if [message.value for message in again.read(topic, partition)][-1] != b"after":
                     raise Anomaly(f"lost-write: {topic}/{partition} after a second crash")
-        if [one for one in again.read("in.dlq")][-1].headers["x-dlq-reason"] != b"after":
+        if list(again.read("in.dlq"))[-1].headers["x-dlq-reason"] != b"after":
             raise Anomaly("dlq-lost after a second crash")
         for message in taken:
             cursor = again._group("in", "shared").cursors[message.partition]

@@ -179,6 +179,27 @@ def test_a_checkpoint_does_not_change_who_is_blamed() -> None:
     assert blamed[0] == blamed[1]
 
 
+def test_a_checkpoint_does_not_change_who_is_blamed_of_what_was_stolen() -> None:
+    """The thief was handed the first of what it took; that the lots were taken from the other end says nothing."""
+    blamed = []
+    for snapshot in (False, True):
+        sim = Sim()
+        for value in numbered(6):
+            sim.store.publish("t", value)
+        busy = sim.store.subscribe("t", "g", max_deliveries=0)
+        assert one(busy).offset == 0
+        thief = sim.store.subscribe("t", "g")
+        stolen = one(thief).offset
+        one(thief)
+        sim.store.flush()
+        if snapshot:
+            sim.checkpoint()
+        sim.kill()
+        blamed.append(sim.failures())
+        assert blamed[-1] == {0: 1, stolen: 1}
+    assert blamed[0] == blamed[1]
+
+
 def test_counts_that_a_checkpoint_has_do_not_go_back_in_replay() -> None:
     """I17, I21. The journal got the first part only of what was noted, and the snapshot before it had all: no prefix gives that."""
     sim = Sim()

@@ -47,6 +47,10 @@ class Lot:
         # offset = index + shift where the batch is dense; a compacted one must be asked.
         self.shift: int | None = header.first_offset if header.offset_span == header.count else None
 
+    def renumber(self) -> None:
+        """It is leased after all others that there are now."""
+        self.number = next(_numbers)
+
     def offset(self, index: int) -> int:
         """The offset of the message at *index* of the batch."""
         return self.batch.offset(index) if self.shift is None else index + self.shift

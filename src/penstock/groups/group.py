@@ -660,6 +660,7 @@ class Group:
             if not len(lot):
                 victim.lots.pop()
         for lot in reversed(stolen):
+            lot.renumber()
             member.lots.append(lot)
             member.buffered += len(lot)
             member.held_bytes += len(lot) * lot.each
@@ -1227,10 +1228,11 @@ class Group:
 
     # -- committed operations ---------------------------------------------------------------------------------------
 
-    def apply(self, operation: ops.Operation) -> None:
-        """Carry out an operation from the journal: just committed, or replayed. Raises `Corrupt`."""
+    def apply(self, operations: Sequence[ops.Operation]) -> None:
+        """Carry out operations from the journal, just committed or replayed, as one: nobody sees some of them. Raises `Corrupt`."""
         with self.lock:
-            self._apply(operation)
+            for operation in operations:
+                self._apply(operation)
 
     def _apply(self, operation: ops.Operation) -> None:
         kind = operation.kind

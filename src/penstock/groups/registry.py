@@ -32,6 +32,7 @@ GROUPS_OWNER = 1
 FLUSH_SECONDS = 0.005
 """How long a buffered ack waits for company before it is committed."""
 RETRY_SECONDS = 0.2
+_OF_THE_REGISTRY = frozenset([ops.MADE, ops.CONFIGURED, ops.DELETED, ops.NEXT_ID, ops.NOTED])
 
 
 class _Mark:
@@ -120,7 +121,11 @@ class Groups:
 
     def replay(self, body: bytes) -> None:
         """See `Layer`."""
+        together: list[ops.Operation] = []  # operations of one group that follow each other
         for operation in ops.operations(body):
+            if together and (operation.group_id != together[0].group_id or operation.kind in _OF_THE_REGISTRY):
+                self._by_id[together[0].group_id].apply(together)
+                together = []
             if operation.kind == ops.NOTED:
                 end = ops.decode_number(operation)
                 if end <= self._taken and body is not self._snapshot:
@@ -130,17 +135,17 @@ class Groups:
                 self._next_id = max(self._next_id, ops.decode_number(operation))
             elif operation.kind == ops.MADE:
                 self._made(operation)
-            else:
-                group = self._by_id.get(operation.group_id)
-                if group is None:
-                    continue  # deleted
+            elif operation.group_id in self._by_id:  # else it was deleted
                 if operation.kind == ops.DELETED:
-                    self._deleted(group)
+                    self._deleted(self._by_id[operation.group_id])
                 elif operation.kind == ops.CONFIGURED:
+                    group = self._by_id[operation.group_id]
                     with group.lock:
                         group.configure(_settings(ops.decode_document(operation)))
                 else:
-                    group.apply(operation)
+                    together.append(operation)
+        if together:
+            self._by_id[together[0].group_id].apply(together)
 
     apply = replay
 

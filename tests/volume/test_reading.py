@@ -254,6 +254,27 @@ def test_a_reader_after_a_reboot_serves_the_last_checkpoint() -> None:
     assert _open(disk).log("t").committed_end == 6
 
 
+def test_a_reader_learns_of_retention_from_an_owner_that_died_in_a_change() -> None:
+    """Its ends stay as they were, but the start must move: else files that retention took would look lost."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    volume = _open(files, clock)
+    volume.create_topic("t", 1, SMALL)
+    _fill(volume, clock, 120)
+    reader = VolumeReader.open(PATH, files=files)
+    log, end = reader.log("t"), volume.log("t").committed_end
+    assert (log.log_start, log.committed_end) == (0, end)
+    volume.checkpoint()
+    volume.checkpoint()
+    assert volume.retain(volume.log("t"), messages_max=20)[0] > 0
+    words = volume._positions.words
+    words[7] += 1  # Several ends were about to move.
+    reader.refresh()
+    assert (log.log_start, log.committed_end) == (volume.log("t").log_start, end)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(0)
+    assert log.read(log.log_start)[0].header.first_offset <= log.log_start
+
+
 def test_a_reader_leaves_no_trace() -> None:
     """Opening for reading changes no file."""
     files = SimulatedFileSystem()

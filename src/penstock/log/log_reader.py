@@ -50,8 +50,12 @@ class LogReader:
             self._firsts = []
             self._segments = {}
             self.committed_end = position.end
-        self.log_start = max(self.log_start, position.log_start)
         self.committed_end = max(self.committed_end, position.end)
+        self.move_start(position.log_start)
+
+    def move_start(self, log_start: int) -> None:
+        """Take note of where the log begins now; not behind the end that is known."""
+        self.log_start = max(self.log_start, min(log_start, self.committed_end))
 
     def read(self, offset: int, bytes_max: int = READ_BYTES_DEFAULT, *, verify: bool = True) -> list[Batch]:
         """

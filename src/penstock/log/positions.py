@@ -174,6 +174,23 @@ class PositionsReader:
                 return self._decode(content)
         raise Unavailable(f"{self._path} is being changed; the owner may have died, open the store again later")
 
+    def log_starts(self) -> dict[tuple[bytes, int], int]:
+        """
+        Where each log begins, as far as that can be told in the middle of a change: what `snapshot` cannot give after a crash.
+
+        A start is one word that only grows, and stands here before the first file behind it goes; so it counts at any moment.
+        """
+        words = self._ready()
+        if words is None:
+            return {}
+        slots = words[_SLOTS]
+        if slots > self._capacity:
+            self._remap(slots)
+            assert self._words is not None
+            words = self._words
+        found = self._decode(bytes(words[: HEADER_WORDS + slots * SLOT_WORDS]))
+        return {key: position.log_start for key, position in found.items()}
+
     @property
     def owner_generation(self) -> int:
         """The number of the opening that wrote the file last."""

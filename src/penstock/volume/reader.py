@@ -60,7 +60,11 @@ class VolumeReader:
         except Unavailable:
             if not self._logs:
                 raise
-            return  # The ends known so far still hold.
+            # The ends known so far still hold. The starts may have moved on, and files behind them be gone.
+            for key, log_start in self._positions.log_starts().items():
+                if key in self._logs:
+                    self._logs[key].move_start(log_start)
+            return
         if positions is None or not positions.keys() <= self._logs.keys():
             self._topics = {record.name: record for record in read_topics(self._files, os.path.join(self.path, TOPICS))}
         self.is_live = positions is not None

@@ -475,6 +475,47 @@ def test_renaming_replaces_the_target(files: FileSystem, folder: str) -> None:
     assert files.list_directory(f"{folder}/d") == ["g"]
 
 
+def test_a_link_is_one_more_name_of_the_same_file(files: FileSystem, folder: str) -> None:
+    put(files, f"{folder}/a", b"one")
+    files.make_directory(f"{folder}/d")
+    files.link(f"{folder}/a", f"{folder}/d/b")
+    file = files.open(f"{folder}/d/b", write=True)
+    assert file.links() == 2
+    file.pwrite(b"two", 0)
+    assert get(files, f"{folder}/a") == b"two"
+    files.unlink(f"{folder}/a")
+    assert file.links() == 1
+    assert get(files, f"{folder}/d/b") == b"two"
+    files.unlink(f"{folder}/d/b")
+    assert file.links() == 0
+    assert file.pread(3, 0) == b"two"
+
+
+def test_a_link_needs_a_file_and_a_free_name(files: FileSystem, folder: str) -> None:
+    put(files, f"{folder}/a", b"one")
+    put(files, f"{folder}/b", b"two")
+    with pytest.raises(FileExistsError):
+        files.link(f"{folder}/a", f"{folder}/b")
+    with pytest.raises(FileNotFoundError):
+        files.link(f"{folder}/missing", f"{folder}/c")
+    with pytest.raises(FileNotFoundError):
+        files.link(f"{folder}/a", f"{folder}/missing/c")
+    with pytest.raises(OSError):
+        files.link(folder, f"{folder}/c")
+    assert get(files, f"{folder}/b") == b"two"
+    assert files.list_directory(folder) == ["a", "b"]
+
+
+def test_a_file_with_two_names_takes_its_room_once(small: FileSystem) -> None:
+    put(small, "/d/a", bytes(60))
+    small.link("/d/a", "/d/b")
+    assert small.free_bytes("/d") == 40
+    small.unlink("/d/a")
+    assert small.free_bytes("/d") == 40
+    small.unlink("/d/b")
+    assert small.free_bytes("/d") == 100
+
+
 def test_renaming_to_the_same_name_changes_nothing(files: FileSystem, folder: str) -> None:
     put(files, f"{folder}/f", b"content")
     files.rename(f"{folder}/f", f"{folder}/f")

@@ -66,6 +66,10 @@ class File(Protocol):
         """The length of the file now."""
         ...
 
+    def links(self) -> int:
+        """How many names the file has now."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut or extend (with zeros) the file to *size*, and free blocks reserved past it."""
         ...
@@ -124,8 +128,12 @@ class FileSystem(Protocol):
         """Rename, replacing *target* if it exists; atomic."""
         ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file one more name; `FileExistsError` if it is taken. An `OSError` where the file system cannot do that."""
+        ...
+
     def unlink(self, path: str) -> None:
-        """Remove a file's name."""
+        """Remove a file's name; with the last one goes the file."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -227,6 +235,9 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def links(self) -> int:
+        return os.fstat(self._descriptor).st_nlink
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
@@ -343,6 +354,9 @@ class RealFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
         os.unlink(path)

@@ -79,7 +79,7 @@ def _is_shown(block: mmap.mmap) -> bool:
 class _Inode:
     """A regular file, with or without a name. Changed under the lock only; compared by identity."""
 
-    __slots__ = ("block", "named", "owner", "reserved", "shared", "shown", "size")
+    __slots__ = ("block", "links", "owner", "reserved", "shared", "shown", "size")
 
     def __init__(self) -> None:
         self.block: _Block = bytearray()
@@ -88,7 +88,8 @@ class _Inode:
         self.shown = 0
         self.shared = False
         self.reserved = 0
-        self.named = True
+        # Its names.
+        self.links = 1
         # Who holds the lock on it.
         self.owner: dict[str, Any] | None = None
 
@@ -208,7 +209,7 @@ class _Room:
 
     def fitting(self, inode: _Inode, position: int, length: int, path: str) -> int:
         """How many of *length* bytes the file may take at *position*; `ENOSPC` if none."""
-        if not inode.named:
+        if not inode.links:
             return length
         room = inode.held_bytes + self.free_bytes() - position
         if room <= 0:
@@ -217,18 +218,19 @@ class _Room:
 
     def demand(self, inode: _Inode, end: int, path: str) -> None:
         """Raise `ENOSPC` unless the file may grow up to *end*."""
-        if inode.named and end - inode.held_bytes > self.free_bytes():
+        if inode.links and end - inode.held_bytes > self.free_bytes():
             raise _error(errno.ENOSPC, path)
 
     def note(self, inode: _Inode, held_bytes: int) -> None:
         """The file took *held_bytes* until now, and its numbers say what it takes from now on."""
-        if inode.named:
+        if inode.links:
             self.used_bytes += inode.held_bytes - held_bytes
 
     def forget(self, inode: _Inode) -> None:
-        """The file has lost its name."""
-        self.used_bytes -= inode.held_bytes
-        inode.named = False
+        """The file has lost a name; without any its bytes count as free."""
+        inode.links -= 1
+        if not inode.links:
+            self.used_bytes -= inode.held_bytes
 
 
 class MemoryFile:
@@ -282,6 +284,9 @@ class MemoryFile:
 
     def size(self) -> int:
         return self._open_inode().size
+
+    def links(self) -> int:
+        return self._open_inode().links
 
     def truncate(self, size: int) -> None:
         room = self._room
@@ -414,6 +419,15 @@ class MemoryFileSystem:
                 self._room.forget(replaced)
             del source_directory.entries[source_name]
             target_directory.entries[target_name] = node
+
+    def link(self, source: str, target: str) -> None:
+        with self._room.lock:
+            inode = self._get_inode(source, write=True)
+            directory, name = self._locate(target)
+            if not name or name in directory.entries:
+                raise _error(errno.EEXIST, source, target)
+            directory.entries[name] = inode
+            inode.links += 1
 
     def unlink(self, path: str) -> None:
         """Remove a file's name. Those who have it open or mapped keep it, but its bytes count as free at once."""

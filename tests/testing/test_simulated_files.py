@@ -259,6 +259,26 @@ def test_an_unsynced_file_may_be_lost_although_its_data_is_synced(files: Simulat
     assert seen(files, "/d/new") == {b"data"}
 
 
+def test_a_link_is_lost_or_kept_on_its_own_and_shows_the_same_content(files: SimulatedFileSystem) -> None:
+    files.make_directory("/other")
+    files.sync_directory("/")
+    files.link("/d/old", "/other/new")
+    lost = files.crash(Random(1), keep="nothing")
+    assert lost.exists("/d/old")
+    assert not lost.exists("/other/new")
+    files.sync_directory("/other")
+    file = files.open("/d/old", write=True)
+    file.pwrite(b"changed", 0)
+    for seed in range(20):
+        after = files.crash(Random(seed))
+        content = after.files()
+        assert content["/d/old"] == content["/other/new"]
+        assert after.open("/d/old").links() == 2
+    files.unlink("/d/old")
+    files.sync_directory("/d")
+    assert list(files.crash(Random(1), keep="everything").files()) == ["/other/new"]
+
+
 def test_an_unsynced_unlink_may_come_back(files: SimulatedFileSystem) -> None:
     """Retention must recognise segments that return."""
     files.unlink("/d/old")

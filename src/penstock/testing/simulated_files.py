@@ -20,7 +20,7 @@ earlier one, because the cache has no such sector to write back.
 *What a power cut keeps of un-synced names.* Any subset of the changes in which each kept change finds what it was built on:
 a change needs the earlier changes of the same names, a rename into a folder needs that folder's creation, and a removal
 of a folder needs the changes inside it. One rename is one change, also across folders, so a file is never under both
-names or under neither. `sync_directory` makes durable the changes that touch the folder, with what they need. It does not
+names or under neither; a link is a change too, and loses or keeps one of a file's names. `sync_directory` makes durable the changes that touch the folder, with what they need. It does not
 make the folder's own entry durable: that is in the parent, and without it the folder and all in it are gone.
 
 *A failed sync* does what Linux does. The pages are marked clean: reads still show the new bytes, the next `sync_data`
@@ -64,6 +64,7 @@ OperationKind = Literal[
     "sync_data",
     "create",
     "rename",
+    "link",
     "unlink",
     "mkdir",
     "rmdir",
@@ -79,7 +80,7 @@ UNLIMITED_FREE_BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One mutating call. *index* counts from 1; *target* is the new name of a rename."""
+    """One mutating call. *index* counts from 1; *target* is the new name of a rename or a link."""
 
     index: int
     kind: OperationKind
@@ -517,6 +518,14 @@ class SimulatedFile:
             raise self._bad_descriptor()
         return len(inode.content)
 
+    def links(self) -> int:
+        """How many names the file has, synced or not."""
+        inode = self._inode
+        if inode is None:
+            raise self._bad_descriptor()
+        with self._files._lock:
+            return self._files._names_of(inode)
+
     def truncate(self, size: int) -> None:
         """Cut or extend the file. Unlike on Linux the zeros of an extension take space."""
         files = self._files
@@ -753,6 +762,21 @@ class SimulatedFileSystem:
                 node.parent = target_directory
                 self._directories = {"": self._root}
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file one more name; un-synced until `sync_directory` of the target's folder."""
+        with self._lock:
+            directory, name = self._locate(source)
+            node = directory.entries.get(name) if name else directory
+            if node is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source, None, target)
+            if type(node) is not _Inode:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), source, None, target)
+            directory, name = self._locate(target)
+            if not name or name in directory.entries:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, target)
+            self._begin("link", source, target=target)
+            self._change(((directory, name, None, node),), needs={above.identifier for above in _upwards(directory)})
+
     def unlink(self, path: str) -> None:
         """Remove a file's name; it may come back after a crash until its folder is synced."""
         with self._lock:
@@ -888,6 +912,7 @@ class SimulatedFileSystem:
             result._last_identifier = self._last_identifier
             result.origin = f"crash: {style} at {cut.point}" if cut.point else f"crash: {style}"
             waiting = [(self._root, result._root)]
+            inodes: dict[_Inode, _Inode] = {}
             while waiting:
                 directory, copy = waiting.pop()
                 entries: dict[str, _Node | None] = dict(directory.entries)
@@ -896,11 +921,14 @@ class SimulatedFileSystem:
                     entries.update(undone)
                 for name, node in entries.items():
                     if type(node) is _Inode:
-                        # The quick way out is for the many files that are as they were at their last sync.
-                        content = node.content
-                        if type(content) is not bytes or node.pending or node.stale:
-                            content = cut.content(node)
-                        copy.entries[name] = _Inode(content, node.reserved)
+                        survivor = inodes.get(node)
+                        if survivor is None:
+                            # The quick way out is for the many files that are as they were at their last sync.
+                            content = node.content
+                            if type(content) is not bytes or node.pending or node.stale:
+                                content = cut.content(node)
+                            survivor = inodes[node] = _Inode(content, node.reserved)
+                        copy.entries[name] = survivor
                     elif type(node) is _Directory:
                         made = _Directory(node.identifier, copy)
                         copy.entries[name] = made
@@ -1106,21 +1134,24 @@ class SimulatedFileSystem:
                 remaining.append(operation)
                 continue
             for _, _, old, _ in operation.changes:
-                # A file that lost its name for good cannot come back, and needs no care at a crash.
-                if type(old) is _Inode and all(old is not new for _, _, _, new in operation.changes):
-                    self._dirty.pop(old, None)
+                # A file that lost its last name for good cannot come back, and needs no care at a crash.
+                if type(old) is _Inode and old in self._dirty and not self._names_of(old):
+                    self._dirty.pop(old)
         self._names = remaining
 
+    def _names_of(self, inode: _Inode) -> int:
+        return sum(node is inode for _, node in self._walk(self._root, ""))
+
     def _used_bytes(self) -> int:
-        used = 0
+        inodes: set[_Inode] = set()
         waiting = [self._root]
         while waiting:
             for node in waiting.pop().entries.values():
                 if type(node) is _Inode:
-                    used += max(len(node.content), node.reserved)
+                    inodes.add(node)
                 elif type(node) is _Directory:
                     waiting.append(node)
-        return used
+        return sum(max(len(inode.content), inode.reserved) for inode in inodes)
 
     def _room(self, inode: _Inode, position: int, length: int, path: str) -> int:
         """How many of *length* bytes fit at *position*; `ENOSPC` if none does."""

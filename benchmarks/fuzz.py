@@ -65,10 +65,12 @@ from penstock.format.segment import FOOTER_MAGIC, SEGMENT_MAGIC, Footer, Segment
 from penstock.format.stage import (
     STAGE_FOOTER_BYTES,
     STAGE_MAGIC,
+    StagePart,
     decode_stage,
     encode_stage_entry,
     encode_stage_footer,
     encode_stage_header,
+    encode_stage_part,
 )
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
 from penstock.groups import operations as ops
@@ -345,6 +347,10 @@ def stage_samples() -> list[bytes]:
         for batch in batches:
             data += encode_stage_entry(b"t" * 16, 1) + stamped(batch, 0)
         samples.append(data + encode_stage_footer(crc32c(data), len(batches), len(data) + STAGE_FOOTER_BYTES))
+    headers = [memoryview(stamped(batch, 0))[: batch.header_bytes] for batch in batches]
+    data = encode_stage_header(b"s" * 16, "job", 1_700_000_000_000_000)
+    data += encode_stage_part(StagePart(b"t" * 16, 1, 0, 49_152, headers))
+    samples.append(data + encode_stage_footer(crc32c(data), 1, len(data) + STAGE_FOOTER_BYTES))
     return samples
 
 

@@ -17,10 +17,11 @@ from penstock.errors import PenstockError, StageNotFound, TransactionFenced
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
+from penstock.topics.stages import StageLimits
 from tests.crash.workload import Anomaly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer
@@ -168,7 +169,7 @@ class Oracle:
     def _open(self, files: SimulatedFileSystem) -> Store:
         clock = FakeClock(now_us=self.clock.now_us(), monotonic=self.clock.monotonic())
         try:
-            return Store.open(PATH, settings=SETTINGS, files=files, clock=clock, background=False)
+            return open_store(files, clock)
         except PenstockError as error:
             raise Anomaly(f"unbootable after {files.origin}: {type(error).__name__}: {error}") from error
 
@@ -241,7 +242,9 @@ class Oracle:
     def _check_stages(self, files: SimulatedFileSystem, store: Store, *, applied: bool | None) -> None:
         """What was finished can be committed; of what was not finished nothing is left."""
         if files.exists(f"{PATH}/staging"):
-            unfinished = [name for name in files.list_directory(f"{PATH}/staging") if name.endswith(".new")]
+            names = files.list_directory(f"{PATH}/staging")
+            unfinished = [name for name in names if name.endswith((".new", ".probe"))]
+            unfinished += [name for name in names if name.endswith(".part") and name.split(".")[0] + ".stage" not in names]
             if unfinished:
                 raise Anomaly(f"orphan: {unfinished}")
         for identity, (begun_us, _) in self.stages.items():
@@ -250,9 +253,15 @@ class Oracle:
             if applied and self.flight.number is not None and begun_us < self.committed_us:
                 continue  # nobody can want it any more
             try:
-                store._staging._stages.load(identity)
+                found = store._staging._stages.load(identity)
             except StageNotFound:
                 raise Anomaly(f"lost stage: {identity} was finished") from None
+            for part in found.parts:
+                staged = store._staging._stages.open_part(identity, part)
+                links = staged.file.links()
+                staged.file.close()
+                if links != 1:
+                    raise Anomaly(f"orphan: a part of {identity} has {links} names, and was not committed")
 
     # -- what can be done then --------------------------------------------------------------------------------------
 
@@ -416,6 +425,13 @@ def _letter(group: str, place: Place, generation: int, value: bytes) -> bytes:
     return b"%s/%d/%d/%d/%s" % (group.encode(), *place, generation, value)
 
 
+def open_store(files: SimulatedFileSystem, clock: FakeClock) -> Store:
+    """The store, which takes the smallest stages for large ones: all but the first batch for a log is adopted."""
+    store = Store.open(PATH, settings=SETTINGS, files=files, clock=clock, background=False)
+    store._staging._stages.limits = StageLimits(inline_bytes_max=1, adopt_bytes_min=1, adopt_batch_bytes_min=1)
+    return store
+
+
 class Workload:
     """Runs seeded steps on a store; after each the oracle knows what was acknowledged."""
 
@@ -426,6 +442,7 @@ class Workload:
         self.oracle = Oracle(clock=self.clock)
         self.counter = 0
         self.steps_done: dict[str, int] = {}
+        self.parts = 0
         self.held: list[Delivery] = []
         self.store: Any = None
         self.consumers: dict[str, Consumer] = {}
@@ -434,7 +451,7 @@ class Workload:
 
     def open(self) -> None:
         """Open or reopen the store."""
-        self.store = Store.open(PATH, settings=SETTINGS, files=self.files, clock=self.clock, background=False)
+        self.store = open_store(self.files, self.clock)
         self.held = []
 
     def create_topics(self) -> None:
@@ -452,8 +469,8 @@ class Workload:
                 "in", name, ordered=ordered, prefetch=6, max_deliveries=MAX_DELIVERIES, lease=80_000, backoff=0.001
             )
 
-    def run(self, steps: int) -> None:
-        """Run *steps* random steps."""
+    def run(self, steps: int, only: Collection[str] = ()) -> None:
+        """Run *steps* random steps, of all kinds or *only* of these."""
         choices: list[tuple[int, Callable[[], object]]] = [
             (6, self.publish),
             (2, self.publish_large),
@@ -476,6 +493,8 @@ class Workload:
             (3, self.checkpoint),
             (1, self.restart),
         ]
+        if only:
+            choices = [(weight, step) for weight, step in choices if step.__name__ in only]
         weights = [weight for weight, _ in choices]
         for _ in range(steps):
             step = self.rng.choices([one for _, one in choices], weights)[0]
@@ -670,16 +689,21 @@ class Workload:
         stage = self.store.stage(PRODUCER)
         messages = self._fill(stage)
         # Finished it is there; until then it may be there or not, and nobody has its id.
-        self.oracle.stages[stage.finish()] = (begun_us, messages)
+        identity = stage.finish()
+        self.oracle.stages[identity] = (begun_us, messages)
+        self.parts += len(self.store._staging._stages.load(identity).parts)
         return True
 
     def _fill(self, stage: Any) -> list[tuple[Key, bytes]]:
-        messages: list[tuple[Key, bytes]] = []
+        """The messages in the order in which a commit publishes them: all that parts hold comes last."""
+        first: list[tuple[Key, bytes]] = []
+        last: list[tuple[Key, bytes]] = []
         for topic, partition in self.rng.sample([("in", 1), ("out", 0), ("side", 0), ("side", 1)], 2):
-            values = self._values(2, self.rng.choice([10, 700]))
-            stage.publish_many(topic, values, partition=partition)
-            messages += [((topic, partition), value) for value in values]
-        return messages
+            for number in range(self.rng.choice([1, 1, 3])):
+                values = self._values(2, self.rng.choice([10, 700]))
+                stage.publish_many(topic, values, partition=partition)
+                (last if number else first).extend(((topic, partition), value) for value in values)
+        return [*first, *last]
 
     def leave_a_stage(self) -> object:
         """A process that is gone left it unfinished."""
@@ -690,11 +714,23 @@ class Workload:
         """The second phase, often of several stages."""
         chosen = self.rng.sample(list(self.oracle.stages), min(len(self.oracle.stages), self.rng.randint(0, 3)))
         change = Change(number=max(self.oracle.results, default=0) + self.rng.choice([1, 1, 2]), stages=tuple(chosen))
-        for identity in chosen:
-            for key, value in self.oracle.stages[identity][1]:
-                change.appends.setdefault(key, []).append(value)
-                change.messages += 1
+        for in_part in (False, True):
+            for identity in chosen:
+                for key, value in self._of_stage(identity, in_part=in_part):
+                    change.appends.setdefault(key, []).append(value)
+                    change.messages += 1
         return self._do(change, lambda: self.store.commit(PRODUCER, change.number, chosen))
+
+    def _of_stage(self, identity: str, *, in_part: bool) -> list[tuple[Key, bytes]]:
+        """The messages of a stage that it holds itself, or in its parts: the first call for each log is not in a part."""
+        messages = self.oracle.stages[identity][1]
+        seen: dict[Key, int] = {}
+        chosen = []
+        for key, value in messages:
+            seen[key] = seen.get(key, 0) + 1
+            if (seen[key] > 2) == in_part:
+                chosen.append((key, value))
+        return chosen
 
     def commit_again(self) -> object:
         """A number gives its first answer."""

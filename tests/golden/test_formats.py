@@ -41,10 +41,12 @@ from penstock.format.stage import (
     STAGE_FOOTER_BYTES,
     Stage,
     StageEntry,
+    StagePart,
     decode_stage,
     encode_stage_entry,
     encode_stage_footer,
     encode_stage_header,
+    encode_stage_part,
 )
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
 from penstock.groups import operations as ops
@@ -368,7 +370,23 @@ def test_a_stage() -> None:
     encoded += encode_stage_footer(crc32c(encoded), 2, len(encoded) + STAGE_FOOTER_BYTES)
     data = golden("stage.bin", encoded)
     entries = [StageEntry(TOPIC_ID, partition, memoryview(batch.data)) for partition, batch in enumerate(batches)]
-    assert decode_stage(data) == Stage(STORE_ID, "job \N{SNOWMAN}", APPEND_TIME_US, entries)
+    assert decode_stage(data) == Stage(STORE_ID, "job \N{SNOWMAN}", APPEND_TIME_US, entries, [])
+    assert encoded == data
+
+
+def test_a_stage_with_parts() -> None:
+    """A batch of its own, and the headers of two that lie in a part."""
+    batches = [encode_single(b"staged"), encode_single(b"in a part"), encode_batch([b"one", None], keys=[b"k", b""])]
+    for batch in batches:
+        batch.stamp(0, 0, 0, 0, 0, 0)
+    headers = [memoryview(batch.data)[: batch.header_bytes] for batch in batches[1:]]
+    part = StagePart(TOPIC_ID, 0, 3, 49_152, headers)
+    encoded = encode_stage_header(STORE_ID, "job", APPEND_TIME_US)
+    encoded += encode_stage_entry(TOPIC_ID, 0) + batches[0].data + encode_stage_part(part)
+    encoded += encode_stage_footer(crc32c(encoded), 2, len(encoded) + STAGE_FOOTER_BYTES)
+    data = golden("stage-parts.bin", encoded)
+    entries = [StageEntry(TOPIC_ID, 0, memoryview(batches[0].data))]
+    assert decode_stage(data) == Stage(STORE_ID, "job", APPEND_TIME_US, entries, [part])
     assert encoded == data
 
 

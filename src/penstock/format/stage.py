@@ -10,11 +10,16 @@ file `staging/ID.stage`
    16    16  store id
    32     8  created_us
    40        the producer's name (utf-8), padded with zeros to a multiple of 8
-             entries: topic id 16, partition u32, 0 u32, then a whole batch, not stamped yet
+             entries: topic id 16, partition u32, kind u32, then by kind
+               0 batch        a whole batch, not stamped yet
+               1 part         number u32, batches u32, data start u64, then the headers of its batches, one behind the other
   end    24  footer: "PSTF", crc u32 of all bytes before it, entries u32, 0 u32, length of the whole file u64
+
+file `staging/ID.NUMBER.part`: room for a segment's header and state batch up to "data start", batches, 96 bytes for its footer
 ```
 
-The file is written under a temporary name, synced, and renamed: a stage is there as a whole or not at all.
+The file is written under a temporary name, synced, and renamed: a stage is there as a whole or not at all. Its parts are synced
+before. The batch headers in a part are never read, since a commit that died may have written half of them: those in the stage count.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, UnsupportedFormat
-from penstock.format.batch_header import parse_header
+from penstock.format.batch_header import KIND_DATA, parse_header
 from penstock.format.checksum import crc32c
 
 if TYPE_CHECKING:
@@ -34,7 +39,10 @@ STAGE_VERSION = 1
 PRODUCER_BYTES_MAX = 1024
 _HEADER = struct.Struct("<8sII16sq")
 _ENTRY = struct.Struct("<16sII")
+_PART = struct.Struct("<IIQ")
 _FOOTER = struct.Struct("<4sIIIQ")
+_KIND_BATCH = 0
+_KIND_PART = 1
 _FOOTER_MAGIC = b"PSTF"
 assert _HEADER.size == 40
 assert _FOOTER.size == 24
@@ -48,13 +56,24 @@ class StageEntry(NamedTuple):
     batch: memoryview
 
 
+class StagePart(NamedTuple):
+    """A file of batches of a stage, for one log: the batches lie in it from *data_start* on, with these headers."""
+
+    topic_id: bytes
+    partition: int
+    number: int
+    data_start: int
+    headers: list[memoryview]
+
+
 class Stage(NamedTuple):
-    """The contents of a stage file."""
+    """The contents of a stage file, without those of its parts."""
 
     store_id: bytes
     producer: str
     created_us: int
     entries: list[StageEntry]
+    parts: list[StagePart]
 
 
 def encode_stage_header(store_id: bytes, producer: str, created_us: int) -> bytes:
@@ -65,7 +84,13 @@ def encode_stage_header(store_id: bytes, producer: str, created_us: int) -> byte
 
 def encode_stage_entry(topic_id: bytes, partition: int) -> bytes:
     """What stands before a batch."""
-    return _ENTRY.pack(topic_id, partition, 0)
+    return _ENTRY.pack(topic_id, partition, _KIND_BATCH)
+
+
+def encode_stage_part(part: StagePart) -> bytes:
+    """The entry of a part."""
+    head = _ENTRY.pack(part.topic_id, part.partition, _KIND_PART) + _PART.pack(part.number, len(part.headers), part.data_start)
+    return b"".join([head, *part.headers])
 
 
 def encode_stage_footer(crc: int, entries: int, length: int) -> bytes:
@@ -106,17 +131,43 @@ def decode_stage(data: Buffer) -> Stage:
         raise BadBytes("stage", "has no footer")
     if crc32c(view[:end]) != crc:
         raise BadBytes("stage", "checksum does not match")
-    entries = []
+    entries: list[StageEntry] = []
+    parts: list[StagePart] = []
+    content = view[:end]
     for _ in range(count):
         if end - at < _ENTRY.size:
             raise BadBytes("stage", "has fewer entries than it says")
-        topic_id, partition, _ = _ENTRY.unpack_from(view, at)
+        topic_id, partition, kind = _ENTRY.unpack_from(view, at)
         at += _ENTRY.size
-        size = parse_header(view[:end], at).total_bytes
-        if size > end - at:
-            raise BadBytes("stage", "a batch is cut off")
-        entries.append(StageEntry(topic_id, partition, view[at : at + size]))
-        at += size
+        if kind == _KIND_BATCH:
+            size = parse_header(content, at).total_bytes
+            if size > end - at:
+                raise BadBytes("stage", "a batch is cut off")
+            entries.append(StageEntry(topic_id, partition, view[at : at + size]))
+            at += size
+        elif kind == _KIND_PART:
+            part, at = _decode_part(content, at, topic_id, partition)
+            parts.append(part)
+        else:
+            raise UnsupportedFormat("the stage", f"entry kind {kind}")
     if at != end:
         raise BadBytes("stage", "has more bytes than entries")
-    return Stage(store_id, producer, created_us, entries)
+    return Stage(store_id, producer, created_us, entries, parts)
+
+
+def _decode_part(content: memoryview, at: int, topic_id: bytes, partition: int) -> tuple[StagePart, int]:
+    """The part whose entry's body begins at *at*, and where the next entry begins."""
+    if len(content) - at < _PART.size:
+        raise BadBytes("stage", "a part is cut off")
+    number, batches, data_start = _PART.unpack_from(content, at)
+    at += _PART.size
+    headers = []
+    for _ in range(batches):
+        header = parse_header(content, at)
+        if header.kind != KIND_DATA or header.offset_span != header.count:
+            raise BadBytes("stage", "a part has a batch that only the owner of a log may write")
+        headers.append(content[at : at + header.header_bytes])
+        at += header.header_bytes
+    if not headers or data_start & 7:
+        raise BadBytes("stage", "a part has no batches, or they begin at an odd place")
+    return StagePart(topic_id, partition, number, data_start, headers), at

@@ -7,6 +7,7 @@ It is a batch of kind 2 that takes no offsets, the first in every segment. Colum
 producers (32)  40 bytes each: id u64, sequence u64, first_offset u64, append_time_us i64, incarnation u32, count u32
                 the latest batches of each producer, oldest first
 epochs (33)     16 bytes each: first_offset u64, epoch u32, 0 u32; where each log epoch began, oldest first
+                zeros may follow, so that the batch fills a place of a given length
 ```
 """
 
@@ -42,12 +43,17 @@ class EpochStart(NamedTuple):
     epoch: int
 
 
-def encode_state(producers: list[ProducerRecord], epochs: list[EpochStart]) -> EncodedBatch:
-    """Encode a state batch."""
+def encode_state(producers: list[ProducerRecord], epochs: list[EpochStart], total_bytes: int = 0) -> EncodedBatch:
+    """Encode a state batch, filled up to *total_bytes* where it is shorter."""
     parts = [
         c.encode_records(c.PRODUCERS, b"".join([_PRODUCER.pack(*record) for record in producers])),
         c.encode_records(c.EPOCHS, b"".join([_EPOCH.pack(start.first_offset, start.epoch, 0) for start in epochs])),
     ]
+    batch = batch_from_columns(parts, 0, 0, kind=KIND_STATE)
+    missing = total_bytes - len(batch.data)
+    if missing <= 0:
+        return batch
+    parts[-1].parts.append(bytes(missing))
     return batch_from_columns(parts, 0, 0, kind=KIND_STATE)
 
 

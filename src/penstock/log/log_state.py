@@ -17,6 +17,8 @@ BATCHES_PER_PRODUCER = 64
 PRODUCERS_MAX = 1_000
 """Producers that a log remembers: its state is written at the start of every segment, so it must stay small."""
 EPOCHS_KEPT = 256
+_STATE_BATCH_BYTES = 1024
+"""More than a state batch takes besides its records."""
 
 
 class LogState:
@@ -72,9 +74,15 @@ class LogState:
                     )  # fmt: skip
                 begin = run.end_index
 
-    def encode(self) -> EncodedBatch:
-        """As a state batch, to be stamped."""
-        return encode_state([record for known in self.recent.values() for record in known], self.epochs)
+    def encode(self, total_bytes: int = 0) -> EncodedBatch:
+        """As a state batch, to be stamped; filled up to *total_bytes* where it is shorter."""
+        return encode_state([record for known in self.recent.values() for record in known], self.epochs, total_bytes)
+
+    @property
+    def room_bytes(self) -> int:
+        """How long its state batch may become while twice as many producers come, and some more. Any thread may ask."""
+        producers = min(2 * len(self.recent) + 16, PRODUCERS_MAX)
+        return _STATE_BATCH_BYTES + EPOCHS_KEPT * 16 + producers * BATCHES_PER_PRODUCER * 40
 
     def restore(self, data: bytes | memoryview) -> None:
         """Take over a stored state batch. Raises `BadBytes`."""

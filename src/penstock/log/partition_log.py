@@ -42,6 +42,7 @@ from penstock.format.batch_header import (
     stamp,
 )
 from penstock.format.checkpoint import LogRow
+from penstock.format.frame import Reference
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
 from penstock.journal.small_file import read_small_file
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from penstock.files import FileSystem
     from penstock.format.batch import Batch, EncodedBatch
+    from penstock.log.staged_segment import StagedSegment
     from penstock.settings import TopicSettings
 
 READ_BYTES_DEFAULT = 1024 * 1024
@@ -83,6 +85,45 @@ class PlannedGroup:
         self.segment = segment
         self.batches: list[EncodedBatch] = []
         self.stamps: list[tuple[int, int, int]] = []
+
+    def write(self) -> None:
+        """Write the batches. Raises `OSError`; it may be called again."""
+        self.segment.write(self.batches, self.stamps)
+
+    def references(self, log_id: int) -> list[Reference]:
+        """What a frame says of the batches, before they are written."""
+        position = self.segment.position
+        found = []
+        for batch, (first, _, _) in zip(self.batches, self.stamps, strict=True):
+            data = batch.data
+            crc = int.from_bytes(data[4:8], "little")
+            found.append(Reference(log_id, batch.count, first, batch.offset_span, self.segment.uid, position, len(data), crc))
+            position += len(data)
+        return found
+
+
+class AdoptedGroup(PlannedGroup):
+    """A whole segment, of a staged file."""
+
+    __slots__ = ("_staged",)
+
+    def __init__(self, segment: Segment, staged: StagedSegment) -> None:
+        super().__init__(segment)
+        self._staged = staged
+
+    def write(self) -> None:
+        """Give the file its place. Raises `OSError`; it may be called again."""
+        self._staged.write(self.segment)
+
+    def references(self, log_id: int) -> list[Reference]:
+        """One for all of its batches."""
+        staged, segment = self._staged, self.segment
+        size = staged.data_end - staged.data_start
+        return [
+            Reference(
+                log_id, staged.messages, segment.first_offset, staged.offset_span, segment.uid, staged.data_start, size, staged.header_crc
+            )
+        ]  # fmt: skip
 
 
 class SyncWork(NamedTuple):
@@ -202,8 +243,8 @@ class PartitionLog:
             or (settings.segment_age_ms > 0 and now_us - tail.header.created_us >= settings.segment_age_ms * 1000)
         )
 
-    def _begin_segment(self, now_us: int) -> Segment:
-        header = SegmentHeader(
+    def _header_of_next(self, now_us: int) -> SegmentHeader:
+        return SegmentHeader(
             store_id=self.identity.store_id,
             topic_id=self.identity.topic_id,
             partition=self.identity.partition,
@@ -214,7 +255,10 @@ class PartitionLog:
             created_us=now_us,
             base_time_us=self.max_time_us,
         )
+
+    def _begin_segment(self, now_us: int) -> Segment:
         path = os.path.join(self.directory, segment_name(self._end))
+        header = self._header_of_next(now_us)
         try:
             segment = Segment.create(self._files, path, header, self.state.encode(), self.settings.index_interval_bytes)
         except OSError as error:
@@ -274,6 +318,34 @@ class PartitionLog:
             assert producer is not None
             self.state.note_producer(producer, first, append_time_us, batch.count)
 
+    def fits(self, staged: StagedSegment) -> bool:
+        """Whether the log's state has room in front of the batches of *staged*."""
+        return len(self.state.encode().data) <= staged.state_bytes
+
+    def plan_adoption(self, staged: StagedSegment, now_us: int) -> int:
+        """
+        Give the batches of *staged* the next offsets, as a segment of their own; return the first one. `fits` was asked before.
+
+        A batch of the same commit must have been planned before it: recovery then removes the segment's name, and never cuts the file,
+        if the commit is not to be found.
+        """
+        first = self._end
+        assert self._tail is not None
+        assert self._groups
+        assert first > self._tail.first_offset
+        self.max_time_us = max(self.max_time_us, now_us)
+        path = os.path.join(self.directory, segment_name(first))
+        segment = staged.plan(
+            path, self._header_of_next(now_us), self.state.encode(staged.state_bytes), self.settings.index_interval_bytes,
+            now_us, self.max_time_us, self.durable_end,
+        )  # fmt: skip
+        self._groups.append(AdoptedGroup(segment, staged))
+        self._names_made += 1
+        self._tail = segment
+        self._tail_position = segment.position
+        self._end = segment.end_offset
+        return first
+
     @property
     def planned_end(self) -> int:
         """The committed end once all that was planned is committed."""
@@ -291,7 +363,7 @@ class PartitionLog:
             group = groups[0]
             if group.segment is not self._active:
                 self._activate(group.segment)
-            group.segment.write(group.batches, group.stamps)
+            group.write()
             # One by one, so that a caller who made room on a full disk can call again.
             del groups[0]
 

@@ -2,7 +2,8 @@
 Transactions in two phases, for work that many processes do together: each stages its messages, one commits them all.
 
 `Staging.begin` gives a stage to publish to; finishing it makes it durable and gives an id, which travels to whoever commits. `commit`
-publishes all messages of a list of stages in one frame, under the producer's number: repeating a number gives the first answer and
+publishes all messages of a list of stages in one frame (large parts of them become segments of their logs, and are not copied), under
+the producer's number: repeating a number gives the first answer and
 changes nothing, and a lower one than the last is refused. So a committer that does not know whether it succeeded asks again.
 """
 
@@ -12,16 +13,29 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from penstock.arguments import check_whole_number, shown
-from penstock.errors import BadArgument, BadBytes, BatchTooLarge, DamagedFile, StorageFailed, TopicNotFound, UsageError
+from penstock.errors import (
+    BadArgument,
+    BadBytes,
+    BatchTooLarge,
+    DamagedFile,
+    OutcomeUnknown,
+    PenstockError,
+    StorageFailed,
+    TopicNotFound,
+    UsageError,
+)
 from penstock.format.batch import EncodedBatch
 from penstock.topics.topic import Columns
 from penstock.values import check_name
-from penstock.volume.tickets import Append
+from penstock.volume.tickets import Adopt, Append
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from penstock.files import Buffer
+    from penstock.log.partition_log import PartitionLog
+    from penstock.log.staged_segment import StagedSegment
     from penstock.topics.catalog import Catalog
     from penstock.topics.producers import Producers
     from penstock.topics.stages import Stages, StageWriter
@@ -29,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 COMMIT_BYTES_MAX = 1 << 30
-"""The most that the stages of one commit may hold together."""
+"""The most that one commit copies; what is adopted does not count."""
 NUMBER_MAX = (1 << 63) - 1
 
 
@@ -62,7 +76,7 @@ class OpenStage:
         self._check()
         target = self._catalog.to_publish(topic)
         batch, key_data = target.encode(value, key, headers, timestamp)
-        self._add(target.topic_id, target.partition_for(key_data, partition), batch)
+        self._add(target.logs[target.partition_for(key_data, partition)], batch)
 
     def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
                      timestamps: object = None) -> None:  # fmt: skip
@@ -72,10 +86,10 @@ class OpenStage:
         columns = Columns(target, values, keys, headers, timestamps, None)
         if columns.values:
             for number, _, batch in columns.split(partition):
-                self._add(target.topic_id, number, batch)
+                self._add(target.logs[number], batch)
 
-    def _add(self, topic_id: bytes, partition: int, batch: EncodedBatch) -> None:
-        self._writer.add(topic_id, partition, batch)
+    def _add(self, log: PartitionLog, batch: EncodedBatch) -> None:
+        self._writer.add(log, batch)
         self.messages += batch.count
 
     def _check(self) -> None:
@@ -109,6 +123,87 @@ class OpenStage:
             self.abandon()
 
 
+class StagedContents:
+    """The changes that publish some stages: appends first, then whole segments, so that nothing can fail between them."""
+
+    def __init__(self, stages: Stages, catalog: Catalog, *, adopting: bool) -> None:
+        self._stages = stages
+        self._catalog = catalog
+        self._adopting = adopting
+        self._appends: list[Append] = []
+        self._adoptions: list[Adopt] = []
+        self._copied_bytes = 0
+        self.messages = 0
+
+    @property
+    def changes(self) -> list[Change]:
+        """All of them."""
+        return [*self._appends, *self._adoptions]
+
+    def add(self, identity: str, producer: str) -> None:
+        """Take in a stage. Raises `StageNotFound`, `Corrupt`, `TopicNotFound`, `BatchTooLarge`."""
+        stage = self._stages.load(identity)
+        if stage.producer != producer:
+            raise BadArgument("stages", identity, f"was staged by {stage.producer!r}, not by {producer!r}")
+        for entry in stage.entries:
+            self._append(self._log(entry.topic_id, entry.partition), entry.batch, self._stages.path_of(identity))
+        parts: dict[PartitionLog, list[StagedSegment]] = {}
+        try:
+            for part in stage.parts:
+                log = self._log(part.topic_id, part.partition)
+                parts.setdefault(log, []).append(self._stages.open_part(identity, part))
+            for log in list(parts):
+                # All or none of a log's parts, so that they keep their order.
+                if self._adopting and self._is_worth(parts[log]):
+                    self._adoptions += [Adopt(log, staged) for staged in parts[log]]
+                    self.messages += sum(staged.messages for staged in parts.pop(log))
+                else:
+                    for staged in parts[log]:
+                        for data in staged.batches():
+                            self._append(log, data, staged.path)
+        finally:
+            for copied in parts.values():
+                for staged in copied:
+                    staged.file.close()
+
+    def _log(self, topic_id: bytes, partition: int) -> PartitionLog:
+        topic = self._catalog.find(topic_id)
+        if topic is None or partition >= topic.partitions:
+            raise TopicNotFound(topic_id.hex(), partition)
+        return topic.logs[partition]
+
+    def _is_worth(self, parts: list[StagedSegment]) -> bool:
+        """
+        Whether adopting is worth it: small segments and small batches are better copied, into few of both.
+
+        A file that has other names already is left alone: writing to it could change a segment, or somebody's copy of the store.
+        """
+        limits = self._stages.limits
+        size = sum(staged.data_end - staged.data_start for staged in parts)
+        batches = sum(staged.count for staged in parts)
+        return (
+            size >= limits.adopt_bytes_min
+            and size >= limits.adopt_batch_bytes_min * batches
+            and all(staged.file.links() == 1 for staged in parts)
+        )
+
+    def _append(self, log: PartitionLog, data: Buffer, path: str) -> None:
+        self._copied_bytes += len(data)
+        if self._copied_bytes > COMMIT_BYTES_MAX:
+            raise BatchTooLarge("bytes", self._copied_bytes, COMMIT_BYTES_MAX)
+        try:
+            batch = EncodedBatch.adopt(data)
+        except BadBytes as error:
+            raise DamagedFile(path, 0, None, str(error)) from None
+        self._appends.append(Append(log, batch))
+        self.messages += batch.count
+
+    def close(self) -> None:
+        """Close the files of segments that were not adopted."""
+        for adoption in self._adoptions:
+            adoption.staged.file.close()
+
+
 class Staging:
     """Stages and their commits in one store. Safe to call from any thread."""
 
@@ -137,38 +232,32 @@ class Staging:
                 own = {identity for identity, owner, _ in self._stages.all() if owner == producer}
                 self._remove([identity for identity in wanted if identity in own])
                 return Committed(producer, number, int(known["messages"]), duplicate=True)
-            changes, messages = self._changes(producer, wanted)
-            result = {"messages": messages, "stages": len(wanted)}
             before = self._producers.last_commit_us(producer)
-            self._volume.commit_changes([*changes, self._producers.transaction_entry(producer, number, result)])
+            try:
+                messages = self._commit(producer, number, wanted, adopting=True)
+            except BatchTooLarge:
+                # A log's state has outgrown the room that a part left for it: copy the parts.
+                messages = self._commit(producer, number, wanted, adopting=False)
             self._remove(wanted)
             if before is not None:
                 # Left over from attempts that were made before the last commit: nobody can want them any more.
                 self._stages.remove_expired(producer, before)
         return Committed(producer, number, messages, duplicate=False)
 
-    def _changes(self, producer: str, wanted: list[str]) -> tuple[list[Change], int]:
-        """Everything is checked before anything is decided."""
-        changes: list[Change] = []
-        messages = size = 0
-        for identity in wanted:
-            stage = self._stages.load(identity)
-            if stage.producer != producer:
-                raise BadArgument("stages", identity, f"was staged by {stage.producer!r}, not by {producer!r}")
-            for entry in stage.entries:
-                size += len(entry.batch)
-                if size > COMMIT_BYTES_MAX:
-                    raise BatchTooLarge("bytes", size, COMMIT_BYTES_MAX)
-                try:
-                    batch = EncodedBatch.adopt(entry.batch)
-                except BadBytes as error:
-                    raise DamagedFile(self._stages.path_of(identity), 0, None, str(error)) from None
-                topic = self._catalog.find(entry.topic_id)
-                if topic is None or entry.partition >= topic.partitions:
-                    raise TopicNotFound(entry.topic_id.hex(), entry.partition)
-                changes.append(Append(topic.logs[entry.partition], batch))
-                messages += batch.count
-        return changes, messages
+    def _commit(self, producer: str, number: int, wanted: list[str], *, adopting: bool) -> int:
+        """Decide it; returns how many messages it published. Everything is checked before anything is decided."""
+        contents = StagedContents(self._stages, self._catalog, adopting=adopting)
+        try:
+            for identity in wanted:
+                contents.add(identity, producer)
+            result = {"messages": contents.messages, "stages": len(wanted)}
+            self._volume.commit_changes([*contents.changes, self._producers.transaction_entry(producer, number, result)])
+        except OutcomeUnknown:
+            raise  # the files are the log's
+        except PenstockError:
+            contents.close()
+            raise
+        return contents.messages
 
     def _remove(self, wanted: Sequence[str]) -> None:
         for identity in wanted:

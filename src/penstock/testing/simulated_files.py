@@ -20,8 +20,9 @@ earlier one, because the cache has no such sector to write back.
 *What a power cut keeps of un-synced names.* Any subset of the changes in which each kept change finds what it was built on:
 a change needs the earlier changes of the same names, a rename into a folder needs that folder's creation, and a removal
 of a folder needs the changes inside it. One rename is one change, also across folders, so a file is never under both
-names or under neither; a link is a change too, and loses or keeps one of a file's names. `sync_directory` makes durable the changes that touch the folder, with what they need. It does not
-make the folder's own entry durable: that is in the parent, and without it the folder and all in it are gone.
+names or under neither; a link is a change too, which gives a file one name more or is lost. `sync_directory` makes durable the
+changes that touch the folder, with what they need. It does not make the folder's own entry durable: that is in the parent, and
+without it the folder and all in it are gone.
 
 *A failed sync* does what Linux does. The pages are marked clean: reads still show the new bytes, the next `sync_data`
 succeeds, and the disk still holds the old ones. They show again after `drop_cache` or a crash. Writing to such a page makes

@@ -78,7 +78,7 @@ class VolumeRecovery:
         self._rows: dict[int, LogRow] = {row.log_id: row for row in checkpoint.rows}
         self._frames: list[Replayed] = []
         self._committed: dict[int, int] = {row.log_id: row.end for row in checkpoint.rows}
-        self._references: dict[int, set[int]] = {}
+        self._references: dict[int, list[tuple[int, int]]] = {}  # log id -> ranges of offsets that frames refer to, rising
         self._synced: dict[int, int] = {}  # log id -> offset up to which a frame proves that the log's own files were synced
         self._log_starts: dict[int, int] = {row.log_id: row.log_start for row in checkpoint.rows}
         self.reports: dict[int, TailReport] = {}
@@ -121,7 +121,7 @@ class VolumeRecovery:
                     reference = decode_reference(entry)
                     end = reference.first_offset + reference.offset_span
                     self._committed[entry.owner] = max(self._committed.get(entry.owner, 0), end)
-                    self._references.setdefault(entry.owner, set()).add(reference.first_offset)
+                    self._references.setdefault(entry.owner, []).append((reference.first_offset, end))
                     self._synced[entry.owner] = max(self._synced.get(entry.owner, 0), end)
                 elif entry.kind == ENTRY_LOG_START:
                     start = decode_log_start(entry)
@@ -179,9 +179,13 @@ class VolumeRecovery:
         log_id = log.identity.log_id
         if log.always:
             return self._committed.get(log_id, 0)
-        references = self._references.get(log_id, set())
-        for first, _ in report.prewritten:
-            if first not in references:
+        references = self._references.get(log_id, [])
+        at = 0
+        for first, end in report.prewritten:
+            # Both rise; a reference may be to a whole segment of batches.
+            while at < len(references) and references[at][1] < end:
+                at += 1
+            if at == len(references) or references[at][0] > first:
                 return first
         return None
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from penstock.format.batch import EncodedBatch
     from penstock.journal.ticket import Leader
     from penstock.log.partition_log import PartitionLog
+    from penstock.log.staged_segment import StagedSegment
 
 ENTRY_OVERHEAD_BYTES = 96
 """More than any entry of a frame takes besides its batch."""
@@ -41,6 +42,13 @@ class Append(NamedTuple):
     batch: EncodedBatch
 
 
+class Adopt(NamedTuple):
+    """A staged file that becomes a segment of a log, behind an append to the same log in the same changes."""
+
+    log: PartitionLog
+    staged: StagedSegment
+
+
 class MoveLogStart(NamedTuple):
     """Messages of a log before *offset* are removed."""
 
@@ -55,11 +63,11 @@ class Other(NamedTuple):
     body: bytes
 
 
-Change = Append | MoveLogStart | Other
+Change = Append | Adopt | MoveLogStart | Other
 
 
 class ChangesTicket(Ticket):
-    """Several changes that happen together or not at all; after the commit `first_offsets` has one for each append."""
+    """Several changes that happen together or not at all; after the commit `first_offsets` has one for each append and adoption."""
 
     __slots__ = ("append_time_us", "changes", "first_offsets")
 

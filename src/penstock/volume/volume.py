@@ -38,7 +38,7 @@ from penstock.errors import (
 )
 from penstock.files import LockHeld, RealFileSystem, is_full
 from penstock.format.checkpoint import Checkpoint
-from penstock.format.frame import Reference, batch_entry, log_start_entry, other_entry, reference_entry
+from penstock.format.frame import batch_entry, log_start_entry, other_entry, reference_entry
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
@@ -50,7 +50,16 @@ from penstock.values import SyncMode, check_name
 from penstock.volume.identity import JOURNAL, STORE_FILE, TOPICS, create_identity, read_identity
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.space import Space
-from penstock.volume.tickets import ENTRY_OVERHEAD_BYTES, Append, AppendTicket, Change, ChangesTicket, MoveLogStart, Other
+from penstock.volume.tickets import (
+    ENTRY_OVERHEAD_BYTES,
+    Adopt,
+    Append,
+    AppendTicket,
+    Change,
+    ChangesTicket,
+    MoveLogStart,
+    Other,
+)
 from penstock.volume.topic_files import PARTITIONS_MAX, TopicRecord, create_topic_files, read_topics, remove_unfinished
 
 if TYPE_CHECKING:
@@ -676,7 +685,9 @@ class Volume:
                 # A ticket that is too long for a frame travels by reference as a whole.
                 long = ticket.frame_bytes > self.settings.frame_bytes
                 for change in ticket.changes:
-                    if isinstance(change, Append) and (long or len(change.batch.data) >= least or not change.log.always):
+                    if isinstance(change, Adopt) or (
+                        isinstance(change, Append) and (long or len(change.batch.data) >= least or not change.log.always)
+                    ):
                         found[change.log] = None
         if len(found) > 1:
             return dict.fromkeys(sorted(found, key=lambda log: log.identity.log_id))
@@ -689,6 +700,10 @@ class Volume:
         for change in ticket.changes:
             if isinstance(change, Append):
                 needs[change.log] = needs.get(change.log, 0) + len(change.batch.data)
+            elif isinstance(change, Adopt) and not change.log.fits(change.staged):
+                # Producers came since it was staged.
+                ticket.finish(BatchTooLarge("bytes", len(change.log.state.encode()), change.staged.state_bytes))
+                return
         try:
             # Room for all of them first: after that nothing of the ticket can fail any more.
             for log, size in needs.items():
@@ -705,6 +720,9 @@ class Volume:
                 if log not in ahead:
                     prepared.parts += batch_entry(log.log_id, batch.data)
                     prepared.entries += 1
+            elif isinstance(change, Adopt):
+                ticket.first_offsets.append(change.log.plan_adoption(change.staged, now_us))
+                prepared.logs[change.log] = None
             elif isinstance(change, MoveLogStart):
                 prepared.log_starts.append(change)
                 prepared.parts.append(log_start_entry(change.log.identity.log_id, change.offset))
@@ -717,19 +735,7 @@ class Volume:
         prepared.tickets.append(ticket)
 
     def _write_ahead(self, prepared: _Prepared, log: PartitionLog) -> None:
-        references: list[Reference] = []
-        for group in log.planned_groups:
-            segment = group.segment
-            position = segment.position
-            for batch, stamp in zip(group.batches, group.stamps, strict=True):
-                data = batch.data
-                references.append(
-                    Reference(
-                        log.identity.log_id, batch.count, stamp[0], batch.offset_span, segment.header.segment_uid, position,
-                        len(data), int.from_bytes(data[4:8], "little"),
-                    )
-                )  # fmt: skip
-                position += len(data)
+        references = [reference for group in log.planned_groups for reference in group.references(log.log_id)]
         if not references:
             return
         self._apply_log(log)

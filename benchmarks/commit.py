@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load import ALWAYS, OS, VALUE, SyncedFile, singles
 from benchmarks.measure import Group, Row, Work, alternate, at_least, per_second
+from benchmarks.publish import threads_side
 from penstock.format.batch import encode_single
 from penstock.volume.volume import Volume
 
@@ -96,36 +96,6 @@ def _partitions(bench: Bench) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def appenders(volume: Volume, log: PartitionLog, threads: int, seconds: float) -> Side:
-    """So many threads that append one message after the other, for so long."""
-
-    def turn() -> Work:
-        counts = [0] * threads
-        ready = threading.Barrier(threads + 1)
-        over = threading.Event()
-
-        def run(number: int) -> None:
-            done = 0
-            ready.wait()
-            while not over.is_set():
-                volume.append(log, encode_single(VALUE))
-                done += 1
-            counts[number] = done
-
-        running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-        for thread in running:
-            thread.start()
-        ready.wait()
-        start = time.perf_counter()
-        time.sleep(seconds)
-        over.set()
-        for thread in running:
-            thread.join()
-        return Work(sum(counts), time.perf_counter() - start)
-
-    return turn
-
-
 def _threads(bench: Bench) -> Iterator[Row]:
     sizes = bench.sizes
     data = encode_single(VALUE).data
@@ -133,7 +103,11 @@ def _threads(bench: Bench) -> Iterator[Row]:
         volume.create_topic("always", 1, ALWAYS)
         log = volume.log("always")
         file = SyncedFile(os.path.join(folder, "raw"))
-        sides = [file.side(data, sizes.bare_syncs), *[appenders(volume, log, count, sizes.turn_seconds) for count in THREADS]]
+
+        def append() -> None:
+            volume.append(log, encode_single(VALUE))
+
+        sides = [file.side(data, sizes.bare_syncs), *[threads_side(append, count, sizes.turn_seconds) for count in THREADS]]
         bare, *ours = alternate(sizes.repeats, sides)
         file.close()
     rates = dict(zip(THREADS, ours, strict=True))

@@ -28,6 +28,8 @@ PenstockError
 │   ├── ProducerFenced      a newer producer of the same name has begun
 │   ├── SequenceGap         a batch of a producer is missing before this one
 │   └── TransactionFenced   a transaction with a higher number was committed
+├── Unauthenticated         nobody known asks: send a valid token; nothing was changed
+├── PermissionDenied        the token does not allow it: ask for the right; nothing was changed
 ├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
 ├── StorageFailed           the disk reported an error: the store takes no writes until it is reopened
 ├── Corrupt                 stored bytes are wrong: stop, look, repair by explicit order
@@ -374,6 +376,33 @@ class TransactionFenced(Conflict):
 
     def __str__(self) -> str:
         return f"transaction {self.number} of {self.producer} comes after {self.newest} was committed; nothing was stored"
+
+
+class Unauthenticated(PenstockError):
+    """The server does not know who asks: the token is missing, wrong or expired."""
+
+    code = "UNAUTHENTICATED"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}; nothing was changed"
+
+
+class PermissionDenied(PenstockError):
+    """The token is valid and does not give this right."""
+
+    code = "PERMISSION_DENIED"
+
+    def __init__(self, principal: str, right: str, topic: str | None) -> None:
+        super().__init__(principal, right, topic)
+        self.principal, self.right, self.topic = principal, right, topic
+
+    def __str__(self) -> str:
+        what = "the whole store" if self.topic is None else f"topic {self.topic!r}"
+        return f"{self.principal!r} has no {self.right} right on {what}; nothing was changed"
 
 
 class OutcomeUnknown(PenstockError):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from penstock.aio import AsyncConsumer, AsyncDelivery, AsyncStore, Opening
     from penstock.groups.group import Group
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds that a test waits for something that must happen; it is never a measure of anything."""
-SOON = 1.0
+SOON = 5.0
 """The same where waiting in vain is what a known fault looks like."""
 
 T = TypeVar("T")
@@ -59,6 +59,16 @@ async def one(consumer: AsyncConsumer, seconds: float = PATIENCE) -> AsyncDelive
     message = await consumer.get(seconds)
     assert message is not None, "a message should come"
     return message
+
+
+async def take(consumer: AsyncConsumer) -> list[AsyncDelivery]:
+    """Everything that is ready now."""
+    return await consumer.get_many(1000, timeout=0)
+
+
+def places(messages: list[AsyncDelivery]) -> list[tuple[int, int]]:
+    """The offset of each message, and how often it was delivered."""
+    return [(message.offset, message.attempt) for message in messages]
 
 
 async def stored(store: AsyncStore, topic: str = "t") -> list[bytes | None]:

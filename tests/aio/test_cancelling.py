@@ -218,17 +218,25 @@ def test_a_task_cancelled_as_it_is_woken_passes_the_wake_on_and_ends(
     run(main())
 
 
-def test_a_cancelled_get_of_a_suspect_gives_it_back(folder_opener: Opener, folder: str, tmp_path: Path) -> None:
-    """After a crash taking waits for the disk, in a thread; what it took for nobody is ready again."""
+def _killed_with(count: int, folder_opener: Opener, folder: str, tmp_path: Path) -> str:
+    """What a process leaves that dies with so many messages in its hands."""
     killed = str(tmp_path / "killed")
 
     async def die() -> None:
         async with folder_opener() as store:
-            await store.publish_many("t", numbered(3))
+            await store.publish_many("t", numbered(count))
             async with store.subscribe("t", "g") as consumer:
-                await consumer.get_many(3)
+                await consumer.get_many(count)
                 await store.flush()
                 shutil.copytree(folder, killed)
+
+    run(die())
+    return killed
+
+
+def test_a_cancelled_get_of_a_suspect_gives_it_back(folder_opener: Opener, folder: str, tmp_path: Path) -> None:
+    """After a crash taking waits for the disk, in a thread; what it took for nobody is ready again."""
+    killed = _killed_with(3, folder_opener, folder, tmp_path)
 
     async def main() -> None:
         async with aio.AsyncStore(Store.open(killed, settings=SETTINGS)) as store, store.subscribe("t", "g") as consumer:
@@ -253,21 +261,12 @@ def test_a_cancelled_get_of_a_suspect_gives_it_back(folder_opener: Opener, folde
                 await message.ack()
             assert seen == [0, 1, 2]
 
-    run(die())
     run(main())
 
 
 def test_suspects_are_taken_one_at_a_time_by_tasks_that_wait(folder_opener: Opener, folder: str, tmp_path: Path) -> None:
     """After a crash several tasks get everything, each message alone."""
-    killed = str(tmp_path / "killed")
-
-    async def die() -> None:
-        async with folder_opener() as store:
-            await store.publish_many("t", numbered(10))
-            async with store.subscribe("t", "g") as consumer:
-                await consumer.get_many(10)
-                await store.flush()
-                shutil.copytree(folder, killed)
+    killed = _killed_with(10, folder_opener, folder, tmp_path)
 
     async def main() -> None:
         async with aio.AsyncStore(Store.open(killed, settings=SETTINGS)) as store:
@@ -290,7 +289,6 @@ def test_suspects_are_taken_one_at_a_time_by_tasks_that_wait(folder_opener: Open
             await asyncio.gather(*tasks)
             assert sorted(seen) == list(range(10))
 
-    run(die())
     run(main())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,8 @@ from tests.conformance.helpers import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.aio import Opening
 
 
 def test_a_store_is_awaited_or_entered(opener: Opener) -> None:
@@ -282,34 +283,43 @@ def test_closing_beside_the_very_first_ack_closes(opener: Opener, monkeypatch: p
 # -- cancelled while opening ------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_opening_leaves_the_store_to_others(folder_opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _cancel_while_opening(gate: Gate, opening: Opening[Any]) -> None:
+    """Enter *opening*, be cancelled while the thread that opens stands at *gate*, and let it pass then."""
+
+    async def use() -> None:
+        async with opening:
+            pass
+
+    task = asyncio.create_task(use())
+    assert await until(gate.reached.is_set)
+    task.cancel()
+    gate.open.set()
+    assert await until(gate.passed.is_set)
+    assert await done(task)
+    assert task.cancelled()
+
+
+def _can_be_opened(folder: str) -> bool:
+    try:
+        Store.open(folder, settings=SETTINGS).close()
+    except StoreLocked:
+        return False
+    return True
+
+
+def test_a_cancelled_opening_leaves_the_store_to_others(
+    folder: str, folder_opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The thread that opens cannot be stopped; what it opened for nobody is closed again, else the store is locked for ever."""
 
     async def main() -> None:
         gate = Gate(Store.open)
         monkeypatch.setattr(Store, "open", gate)
-
-        async def use() -> None:
-            async with folder_opener():
-                pass
-
-        task = asyncio.create_task(use())
-        assert await until(gate.reached.is_set)
-        task.cancel()
-        gate.open.set()
-        assert await until(gate.passed.is_set)
-        assert await done(task)
-        assert task.cancelled()
+        await _cancel_while_opening(gate, folder_opener())
         monkeypatch.undo()
-        end = asyncio.get_running_loop().time() + SOON
-        while True:
-            try:
-                async with folder_opener() as store:
-                    assert not store.sync.closed
-                return
-            except StoreLocked:
-                assert asyncio.get_running_loop().time() < end, "nobody can open the store any more"
-                await asyncio.sleep(0.01)
+        assert await until(lambda: _can_be_opened(folder)), "nobody can open the store any more"
+        async with folder_opener() as store:
+            assert not store.sync.closed
 
     run(main())
 
@@ -325,19 +335,12 @@ def test_a_loop_that_ends_while_it_opens_leaves_the_store_to_others(
         task = asyncio.create_task(folder_opener()._open())
         assert await until(gate.reached.is_set)
         assert not task.done()
-        asyncio.get_running_loop().call_later(0.01, gate.open.set)
+        task.add_done_callback(lambda _: gate.open.set())
 
     run(main())
     assert gate.passed.is_set()
     monkeypatch.undo()
-    end = time.monotonic() + SOON
-    while True:
-        try:
-            Store.open(folder, settings=SETTINGS).close()
-            return
-        except StoreLocked:
-            assert time.monotonic() < end, "nobody can open the store any more"
-            time.sleep(0.01)
+    assert run(until(lambda: _can_be_opened(folder))), "nobody can open the store any more"
 
 
 def test_a_cancelled_subscription_leaves_no_member_behind(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,18 +351,7 @@ def test_a_cancelled_subscription_leaves_no_member_behind(opener: Opener, monkey
             await store.publish("t", b"x")
             gate = Gate(store.sync.subscribe)
             monkeypatch.setattr(store.sync, "subscribe", gate)
-
-            async def use() -> None:
-                async with store.subscribe("t", "g", ordered=True):
-                    pass
-
-            task = asyncio.create_task(use())
-            assert await until(gate.reached.is_set)
-            task.cancel()
-            gate.open.set()
-            assert await until(gate.passed.is_set)
-            assert await done(task)
-            assert task.cancelled()
+            await _cancel_while_opening(gate, store.subscribe("t", "g", ordered=True))
             monkeypatch.undo()
             async with store.subscribe("t", "g", ordered=True) as consumer:
                 assert await until(lambda: store.stats().topics["t"].groups["g"].members == 1, SOON)
@@ -376,17 +368,7 @@ def test_a_cancelled_producer_is_closed(opener: Opener, monkeypatch: pytest.Monk
             await store.create_topic("t")
             gate = Gate(store.sync.producer)
             monkeypatch.setattr(store.sync, "producer", gate)
-
-            async def use() -> None:
-                async with store.producer("t"):
-                    pass
-
-            task = asyncio.create_task(use())
-            assert await until(gate.reached.is_set)
-            task.cancel()
-            gate.open.set()
-            assert await until(gate.passed.is_set)
-            assert await done(task)
+            await _cancel_while_opening(gate, store.producer("t"))
             monkeypatch.undo()
             assert await until(lambda: not store.sync._open_producers, SOON)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,11 @@ from tests.conformance.helpers import numbered
 from tests.volume.gated_files import GatedFileSystem
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import AsyncIterator
+
     from penstock import Receipt
+    from penstock.aio import AsyncProducer, AsyncStore
 
 MODES = pytest.mark.parametrize("sync", ["always", "os"])
 
@@ -294,24 +299,33 @@ def test_a_producer_that_was_flushed_has_room(opener: Opener, sync: str) -> None
     run(main())
 
 
+@asynccontextmanager
+async def _sender_without_room(
+    folder: str,
+) -> AsyncIterator[tuple[AsyncStore, AsyncProducer, asyncio.Task[Any], threading.Event]]:
+    """A producer that holds all it may, a task that waits to send through it, and the gate that holds the disk back meanwhile."""
+    files = GatedFileSystem()
+    async with aio.AsyncStore(Store.open(folder, settings=SETTINGS, files=files)) as store:
+        await store.create_topic("t")
+        producer = await store.producer("t", linger=60, max_pending=1)
+        files.gate.clear()
+        files.at_gate.clear()
+        await producer.send(b"0")
+        waiting = asyncio.create_task(producer.send(b"1"))
+        assert await until(files.at_gate.is_set)
+        assert not waiting.done()
+        yield store, producer, waiting, files.gate
+
+
 def test_a_sender_that_is_cancelled_while_it_waits_has_sent_nothing(folder: str) -> None:
     """There was no room for its message yet."""
 
     async def main() -> None:
-        files = GatedFileSystem()
-        async with aio.AsyncStore(Store.open(folder, settings=SETTINGS, files=files)) as store:
-            await store.create_topic("t")
-            producer = await store.producer("t", linger=60, max_pending=1)
-            files.gate.clear()
-            files.at_gate.clear()
-            await producer.send(b"0")
-            waiting = asyncio.create_task(producer.send(b"1"))
-            assert await until(files.at_gate.is_set)
-            assert not waiting.done()
+        async with _sender_without_room(folder) as (store, producer, waiting, gate):
             waiting.cancel()
             assert await done(waiting, PATIENCE)
             assert waiting.cancelled()
-            files.gate.set()
+            gate.set()
             await producer.close()
             assert await stored(store) == [b"0"]
 
@@ -322,17 +336,8 @@ def test_the_loop_goes_on_while_a_sender_waits_for_room(folder: str) -> None:
     """A full producer holds up its sender and nobody else."""
 
     async def main() -> None:
-        files = GatedFileSystem()
-        async with aio.AsyncStore(Store.open(folder, settings=SETTINGS, files=files)) as store:
-            await store.create_topic("t")
-            producer = await store.producer("t", linger=60, max_pending=1)
-            files.gate.clear()
-            await producer.send(b"0")
-            waiting = asyncio.create_task(producer.send(b"1"))
-            for _ in range(10):
-                await asyncio.sleep(0.002)
-            assert not waiting.done()
-            files.gate.set()
+        async with _sender_without_room(folder) as (store, producer, waiting, gate):
+            gate.set()
             await waiting
             await producer.close()
             assert await stored(store) == [b"0", b"1"]

@@ -10,9 +10,12 @@ import pytest
 
 import penstock
 from penstock import ReadOnlyStore, Store
+from penstock.client.address import parse_address
+from penstock.client.store import RemoteStore
 from penstock.clock import SystemClock
+from penstock.server.running import RunningServer
 from penstock.settings import StoreSettings
-from penstock.testing import FakeClock
+from penstock.testing import FakeClock, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +36,8 @@ class Backend:
     """Whether a store that is closed, or whose process is killed, is found again."""
     has_readers = False
     """Whether a second opener may read beside the owner."""
+    has_one_opener = True
+    """Whether a second opener is refused."""
 
     def __init__(self, folder: Path, *, live: bool) -> None:
         self.folder = folder
@@ -137,7 +142,48 @@ class DirectoryBackend(Backend):
         return penstock.Queue(str(self.folder / "queue"), **options)
 
 
-BACKENDS: tuple[type[Backend], ...] = (MemoryBackend, DirectoryBackend)
+class ServerBackend(DirectoryBackend):
+    """A store in a folder that a server in this process serves, through its client."""
+
+    name = "server"
+    has_one_opener = False
+
+    def __init__(self, folder: Path, *, live: bool) -> None:
+        super().__init__(folder, live=live)
+        self._servers: dict[Path, RunningServer] = {}
+        self._owners: list[Store] = []
+
+    def open(self, **settings: Any) -> Store:
+        auto_create = settings.get("auto_create", True)
+        server = self._servers.get(self.path)
+        if server is None:
+            owner = self._open(str(self.path), settings)
+            self._opened.pop()
+            server = RunningServer(owner, port=0)
+            self._servers[self.path] = server
+            self._owners.append(owner)
+        client: Any = RemoteStore(parse_address(server.address), auto_create=auto_create)
+        self._opened.append(client)
+        return client  # type: ignore[no-any-return]  # it has the same face
+
+    def queue(self, **options: Any) -> penstock.Queue:
+        pytest.skip("the queue of a server comes later")
+
+    def close(self) -> None:
+        super().close()
+        for server in self._servers.values():
+            server.close()
+        self._servers = {}
+        while self._owners:
+            self._owners.pop().close()
+
+
+BACKENDS: tuple[type[Backend], ...] = (MemoryBackend, DirectoryBackend, ServerBackend)
+
+
+def open_simulated(files: SimulatedFileSystem, clock: FakeClock, **settings: Any) -> Store:
+    """A store on a disk that can fail."""
+    return Store.open("/store", settings=replace(SETTINGS, **settings), files=files, clock=clock, background=False)
 
 
 def skip_unless(able: bool, reason: str) -> None:

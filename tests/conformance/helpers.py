@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock import Consumer, Delivery, Message, ReadOnlyStore, Store
+    from penstock import Consumer, Delivery, GroupStats, Message, ReadOnlyStore, Store
+    from tests.conformance.backends import Backend
 
 PATIENCE = 30.0
 """Seconds that a test waits for something that must happen; it is never a measure of anything."""
+LATE = 1.04
+"""A delay ends never early, and late by three in a hundred at most."""
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -64,6 +69,21 @@ def stored(store: Store | ReadOnlyStore, topic: str, partition: int | None = Non
     return values(store.read(topic, partition))
 
 
+def moment(backend: Backend) -> datetime:
+    """Now, by the store's clock."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=backend.clock.now_us())
+
+
+def ten_apart(backend: Backend, store: Store) -> list[datetime]:
+    """Publish ten numbered messages to topic t, ten seconds between each two; returns their times."""
+    times = []
+    for value in numbered(10):
+        times.append(moment(backend))
+        store.publish("t", value)
+        backend.advance(10)
+    return times
+
+
 def state_of(store: Store) -> dict[str, Any]:
     """All that a call could have changed, to compare before and after one that was refused."""
     stats = store.stats()
@@ -93,10 +113,30 @@ def state_of(store: Store) -> dict[str, Any]:
     }
 
 
+def group_stats(store: Store) -> GroupStats:
+    """The numbers of group g of topic t."""
+    return store.stats().topics["t"].groups["g"]
+
+
 def position(store: Store, topic: str, group: str, partition: int = 0) -> int:
     """The next offset of a group."""
     place: int = store.stats().topics[topic].groups[group].positions[partition]
     return place
+
+
+def until(holds: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    """Whether it comes to hold: for what tells nobody when it does, such as another process."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def uncommitted(store: Store) -> int:
+    """How many changes wait for a commit, not counting those of a commit that is under way."""
+    return len(store._volume._committer._pending)
 
 
 class Running:
@@ -115,10 +155,15 @@ class Running:
         except BaseException as error:
             self._error = error
 
+    @property
+    def ended(self) -> bool:
+        """Whether it returned or raised."""
+        return not self._thread.is_alive()
+
     def result(self) -> Any:
         """Wait, and return what came out."""
         self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), f"{self._function} still runs"
+        assert self.ended, f"{self._function} still runs"
         if self._error is not None:
             raise self._error
         return self._result

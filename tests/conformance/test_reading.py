@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import OffsetOutOfRange, ReadOnly, TopicNotFound
-from tests.conformance.helpers import drain, numbered, offsets, position, state_of, stored, values
+from tests.conformance.helpers import drain, numbered, offsets, position, state_of, stored, ten_apart, values
 
 if TYPE_CHECKING:
     from penstock import Store
     from tests.conformance.backends import Backend
-
-
-def moment(backend: Backend) -> datetime:
-    """Now, by the store's clock."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=backend.clock.now_us())
 
 
 # -- read -----------------------------------------------------------------------------------------------------------
@@ -77,11 +72,7 @@ def test_a_range_is_half_open(store: Store, start: Any, end: Any, expected: Any)
 def test_a_range_may_be_given_by_times(backend: Backend) -> None:
     """From the first message that is not older than the start to the first that is not older than the end."""
     store = backend.open()
-    times = []
-    for number in range(10):
-        times.append(moment(backend))
-        store.publish("t", b"%d" % number)
-        backend.advance(10)
+    times = ten_apart(backend, store)
     assert offsets(store.read("t", 0, start=times[3])) == list(range(3, 10))
     assert offsets(store.read("t", 0, start=times[3] - timedelta(seconds=1), end=times[6])) == [3, 4, 5]
     assert offsets(store.read("t", 0, start=times[9] + timedelta(seconds=1))) == []

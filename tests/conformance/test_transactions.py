@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.errors import LeaseExpired, PenstockError, TopicNotFound, UsageError
-from tests.conformance.helpers import PATIENCE, Running, drain, numbered, offsets, one, position, state_of, stored, take, values
+from tests.conformance.helpers import (
+    PATIENCE,
+    Running,
+    drain,
+    numbered,
+    offsets,
+    one,
+    position,
+    state_of,
+    stored,
+    take,
+    uncommitted,
+    until,
+    values,
+)
 
 if TYPE_CHECKING:
     from penstock import Delivery, Store
@@ -317,7 +330,7 @@ def test_two_transactions_at_once_do_not_both_ack_a_message(gated: tuple[Store, 
                 t.ack(message)
 
         second = Running(transact)
-        time.sleep(0.2)
+        assert until(lambda: second.ended or uncommitted(store))
         files.gate.set()
         first.result()
         with pytest.raises(LeaseExpired):
@@ -347,7 +360,7 @@ def test_a_message_of_a_transaction_that_waits_for_the_disk_goes_to_nobody_else(
                 message.nack(delay=0)
 
     disturbing = Running(disturb)
-    time.sleep(0.2)
+    assert until(lambda: disturbing.ended or uncommitted(store))
     taken = other.get(timeout=0)
     files.gate.set()
     first.result()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,9 @@ import pytest
 
 from penstock import Store
 from penstock.errors import UsageError
+from penstock.testing import FakeClock
 from tests.conformance.backends import SETTINGS, DirectoryBackend, skip_unless
-from tests.conformance.helpers import PATIENCE, Running, numbered, offsets, position, values
+from tests.conformance.helpers import PATIENCE, Running, numbered, offsets, position, until, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,9 +90,7 @@ def test_a_function_that_fails_is_called_again_and_then_gives_up(live_store: Sto
 
     with running(live_store):
         seen.wait_for(5)
-        end = time.monotonic() + PATIENCE
-        while not len(live_store.dead_letters("t")) and time.monotonic() < end:
-            time.sleep(0.01)
+        assert until(lambda: len(live_store.dead_letters("t")))
     assert sorted(seen.values) == [(b"0", 1), (b"1", 1), (b"1", 2), (b"1", 3), (b"2", 1)]
     (letter,) = live_store.dead_letters("t").list()
     assert letter.headers["x-dlq-reason"] == b"ValueError: cannot do that"
@@ -164,9 +162,7 @@ def test_a_list_that_fails_fails_as_a_whole(live_store: Store) -> None:
 
     with running(live_store):
         seen.wait_for(1)
-        end = time.monotonic() + PATIENCE
-        while position(live_store, "t", "g") < 4 and time.monotonic() < end:
-            time.sleep(0.01)
+        assert until(lambda: position(live_store, "t", "g") == 4)
     assert seen.values[0] == [0, 1, 2, 3]
     assert sorted(offset for part in seen.values[1:] for offset in part) == [0, 1, 2, 3]
 
@@ -243,22 +239,28 @@ def test_several_functions_run_side_by_side(live_store: Store) -> None:
     assert all(one.values == numbered(5) for one in seen.values())
 
 
-def test_a_slow_handler_keeps_its_message(live_store: Store) -> None:
-    """Longer than the lease: it is called once."""
-    live_store.publish("t", b"x")
+def test_a_slow_handler_keeps_its_message(live: Backend) -> None:
+    """For many times its lease, while the other handler takes one message after the other: it is called once."""
+    clock = live.live_clock = FakeClock()
+    store = live.open()
+    store.publish("t", b"0")
+    may_end = threading.Event()
     seen = Seen()
 
-    @live_store.worker("t", group="g", lease=0.8, concurrency=2)
+    @store.worker("t", group="g", lease=10, concurrency=2)
     def handle(message: Any) -> None:
-        seen.add(message.attempt)
-        time.sleep(2)
+        seen.add((message.value, message.attempt))
+        assert message.value != b"0" or may_end.wait(PATIENCE)
 
-    with running(live_store):
+    with running(store):
         seen.wait_for(1)
-        end = time.monotonic() + PATIENCE
-        while position(live_store, "t", "g") < 1 and time.monotonic() < end:
-            time.sleep(0.01)
-    assert seen.values == [1]
+        for number in range(1, 5):
+            clock.advance(11)
+            store.publish("t", b"%d" % number)
+            seen.wait_for(number + 1)
+        may_end.set()
+        assert until(lambda: position(store, "t", "g") == 5)
+    assert seen.values == [(value, 1) for value in numbered(5)]
 
 
 def test_stopping_waits_for_the_handler_that_runs(live_store: Store) -> None:

@@ -11,11 +11,52 @@ from penstock.volume.volume import Volume
 from tests.crash.workload import PATH, SETTINGS, Anomaly, Oracle, Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.testing import Operation
 
 
 class _StopRecovery(BaseException):
     """Ends a recovery in the middle, as a crash would."""
+
+
+def crash(files: SimulatedFileSystem, rng: random.Random, index: int) -> SimulatedFileSystem:
+    """The disk of state 0: nothing un-synced survived; of state 1: the process was killed; of all others: a random mixture."""
+    if index == 1:
+        return files.kill()
+    return files.crash(rng, keep="nothing" if index == 0 else "random")
+
+
+def crash_recovery(
+    state: SimulatedFileSystem, rng: random.Random, operations_max: int, recover: Callable[[SimulatedFileSystem], object]
+) -> tuple[SimulatedFileSystem, bool]:
+    """
+    The disk after recovery of *state* crashed at a random one of its first operations, and whether it got so far.
+
+    If recovery ended before that, the disk is as it was.
+    """
+    countdown = rng.randint(1, operations_max)
+    crashed: list[SimulatedFileSystem] = []
+
+    def stop(_: Operation) -> None:
+        nonlocal countdown
+        countdown -= 1
+        if countdown == 0:
+            state.on_operation = None
+            crashed.append(state.crash(rng))
+            raise _StopRecovery
+
+    spare = state.clone()
+    state.on_operation = stop
+    try:
+        recover(state)
+    except _StopRecovery:
+        return crashed[0], True
+    except PenstockError as error:
+        raise Anomaly(f"unbootable after {spare.origin}: {error}") from error
+    finally:
+        state.on_operation = None
+    return spare, False
 
 
 class Explorer:
@@ -58,12 +99,10 @@ class Explorer:
         for index in range(self.states):
             kill = index == 1
             try:
-                if kill:
-                    state = self.files.kill()
-                else:
-                    state = self.files.crash(self.rng, keep="nothing" if index == 0 else "random")
+                state = crash(self.files, self.rng, index)
                 if self.rng.random() < self.recovery_crashes:
-                    state = self._crash_recovery(state)
+                    state, crashed = crash_recovery(state, self.rng, 60, _recover)
+                    self.recovery_checked += crashed
                     kill = False
                 # A clone is checked, since recovery changes the disk.
                 self.workload.oracle.check(state, power_lost=not kill, reopen=self.rng.random() < 0.05)
@@ -71,31 +110,9 @@ class Explorer:
                 raise Anomaly(f"seed {self.seed}, before operation {operation}, state {index}: {anomaly}") from anomaly
             self.checked += 1
 
-    def _crash_recovery(self, state: SimulatedFileSystem) -> SimulatedFileSystem:
-        """The disk after recovery of *state* crashed at a random one of its operations."""
-        countdown = self.rng.randint(1, 60)
-        crashed: list[SimulatedFileSystem] = []
 
-        def stop(_: Operation) -> None:
-            nonlocal countdown
-            countdown -= 1
-            if countdown == 0:
-                state.on_operation = None
-                crashed.append(state.crash(self.rng))
-                raise _StopRecovery
-
-        spare = state.clone()
-        state.on_operation = stop
-        try:
-            Volume.open(PATH, settings=SETTINGS, files=state, clock=FakeClock(), background=False)
-        except _StopRecovery:
-            self.recovery_checked += 1
-            return crashed[0]
-        except PenstockError as error:
-            raise Anomaly(f"unbootable after {spare.origin}: {error}") from error
-        finally:
-            state.on_operation = None
-        return spare
+def _recover(state: SimulatedFileSystem) -> None:
+    Volume.open(PATH, settings=SETTINGS, files=state, clock=FakeClock(), background=False)
 
 
 def explore_until(states: int, seed: int, *, steps: int = 60, states_each: int = 5) -> tuple[int, int, dict[str, int]]:
@@ -113,4 +130,4 @@ def explore_until(states: int, seed: int, *, steps: int = 60, states_each: int =
     return checked, recovery, done
 
 
-__all__ = ["Anomaly", "Explorer", "Oracle", "explore_until"]
+__all__ = ["Anomaly", "Explorer", "Oracle", "crash", "crash_recovery", "explore_until"]

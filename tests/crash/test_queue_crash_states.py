@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
+from tests.crash.explorer import crash, crash_recovery
 from tests.crash.queue_workload import PATH, SETTINGS, Workload
 from tests.crash.workload import Anomaly
 
@@ -21,10 +21,6 @@ STEPS = (
     "leave_a_stage", "commit_stages", "commit_again", "abort_stages", "seek", "commit_position", "replay_dead_letters", "checkpoint",
     "restart",
 )  # fmt: skip
-
-
-class _StopRecovery(BaseException):
-    """Ends a recovery in the middle, as a crash would."""
 
 
 class Explorer:
@@ -61,12 +57,10 @@ class Explorer:
             if self.checked >= self.limit:
                 return
             try:
-                if index == 1:
-                    state = self.files.kill()
-                else:
-                    state = self.files.crash(self.rng, keep="nothing" if index == 0 else "random")
+                state = crash(self.files, self.rng, index)
                 if self.rng.random() < 0.1:
-                    state = self._crash_recovery(state)
+                    state, crashed = crash_recovery(state, self.rng, 50, self._recover)
+                    self.in_recovery += crashed
                 self.workload.oracle.check(state, power_lost=index != 1, reopen=self.rng.random() < 0.05)
             except Anomaly as anomaly:
                 flight = str(self.workload.oracle.flight)[:500]
@@ -75,32 +69,9 @@ class Explorer:
                 ) from anomaly
             self.checked += 1
 
-    def _crash_recovery(self, state: SimulatedFileSystem) -> SimulatedFileSystem:
-        """The disk after opening *state* crashed at a random one of its operations."""
-        countdown = self.rng.randint(1, 50)
-        crashed: list[SimulatedFileSystem] = []
-
-        def stop(_: Operation) -> None:
-            nonlocal countdown
-            countdown -= 1
-            if countdown == 0:
-                state.on_operation = None
-                crashed.append(state.crash(self.rng))
-                raise _StopRecovery
-
-        spare = state.clone()
-        state.on_operation = stop
+    def _recover(self, state: SimulatedFileSystem) -> None:
         clock = FakeClock(now_us=self.workload.clock.now_us(), monotonic=self.workload.clock.monotonic())
-        try:
-            Store.open(PATH, settings=SETTINGS, files=state, clock=clock, background=False)
-        except _StopRecovery:
-            self.in_recovery += 1
-            return crashed[0]
-        except PenstockError as error:
-            raise Anomaly(f"unbootable after {spare.origin}: {error}") from error
-        finally:
-            state.on_operation = None
-        return spare
+        Store.open(PATH, settings=SETTINGS, files=state, clock=clock, background=False)
 
 
 def _explore(seed: int, states: int) -> dict[str, int]:
@@ -138,10 +109,10 @@ def test_a_store_may_die_while_it_is_made(rng: random.Random) -> None:
     files = SimulatedFileSystem()
     states: list[SimulatedFileSystem] = []
 
-    def crash(_: Operation) -> None:
+    def crash_here(_: Operation) -> None:
         states.extend([files.kill(), files.crash(rng, keep="nothing"), files.crash(rng), files.crash(rng, keep="everything")])
 
-    files.on_operation = crash
+    files.on_operation = crash_here
     _live(files, 0)
     files.on_operation = None
     assert len(states) > 200

@@ -10,20 +10,34 @@ from penstock.format import batch_header, checkpoint, frame, index, segment, sta
 from penstock.groups.registry import GROUPS_OWNER
 from penstock.log import positions
 from penstock.topics.producers import PRODUCERS_OWNER
+from penstock.wire.calls import Call
 from tests.docs.pages import ROOT, blocks, drawings
 
 PAGE = (ROOT / "docs" / "file-format.md").read_text()
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+
+
+def _page_of(place: str) -> str:
+    return PROTOCOL if place.startswith("wire/") else PAGE
 
 
 @pytest.mark.parametrize("place", drawings())
 def test_each_layout_above_a_codec_is_drawn_in_the_documents(place: str) -> None:
-    """Who changes the drawing above a codec changes docs/file-format.md too: the lines are the same."""
-    assert drawings()[place] in blocks(PAGE, "layout"), f"{place} is drawn differently in docs/file-format.md"
+    """Who changes the drawing above a codec changes docs/file-format.md or docs/protocol.md too: the lines are the same."""
+    assert drawings()[place] in blocks(_page_of(place), "layout"), f"{place} is drawn differently in the documents"
 
 
-def test_no_layout_is_drawn_that_no_codec_has() -> None:
+@pytest.mark.parametrize("page", [PAGE, PROTOCOL], ids=["file format", "protocol"])
+def test_no_layout_is_drawn_that_no_codec_has(page: str) -> None:
     """A drawing that the code has left behind is taken out of the page."""
-    assert sorted(blocks(PAGE, "layout")) == sorted(drawings().values())
+    drawn = [drawing for place, drawing in drawings().items() if _page_of(place) is page]
+    assert sorted(blocks(page, "layout")) == sorted(drawn)
+
+
+def test_every_call_of_the_protocol_is_on_its_page() -> None:
+    """By number and name; and none that the code does not have."""
+    listed = {(int(number), name) for number, name in re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", PROTOCOL, re.M)}
+    assert listed == {(call.value, call.name) for call in Call}
 
 
 def test_every_codec_has_a_drawing() -> None:

@@ -181,8 +181,9 @@ def test_the_producers_and_stages_of_a_golden_store(path: Path) -> None:
     with open_store(str(path), None, FakeClock(now_us=OPENED_US)) as store:
         assert [message.value for message in store.read("bills", 0)] == values
         with store.producer("bills", linger=0, name="loader") as producer:
-            assert producer._identity is not None
-            assert producer._identity[1] == 2
+            identity = producer._outlet.identity(0)
+            assert identity is not None
+            assert identity.incarnation == 2
             sent = producer.send(b"by the third")
         assert sent.result().offset == 4
         assert store.commit("job", 1, []) == Committed("job", 1, 1, duplicate=True)

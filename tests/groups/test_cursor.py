@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from penstock.groups.cursor import Cursor, Failure
+from penstock.groups.cursor import Cursor
+from penstock.groups.failures import Failure
 
 FAILURE = Failure(1, 2, 3, "")
 
@@ -73,7 +74,7 @@ def test_a_cursor_is_a_set_of_open_offsets(start: int, taken: list) -> None:
         assert set(cursor.open) == unfinished
         assert cursor.next_offset == min(unfinished, default=scan)
         assert cursor.generation == generation
-        for elsewhere in (cursor.ready, cursor.schedule.offsets, cursor.moving, cursor.suspects, BitMap64(cursor.failures)):
+        for elsewhere in (cursor.ready, cursor.schedule.offsets, cursor.moving, cursor.suspects, cursor.failures.offsets):
             assert set(elsewhere) <= unfinished
 
 

@@ -8,24 +8,31 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import PenstockError, SequenceGap, StorageFull
 from penstock.format.batch import encode_batch
+from penstock.groups.group import Group
 from penstock.store.queue import Queue
 from penstock.store.store import Store
 from penstock.volume.tickets import MoveLogStart
+from tests.aio.helpers import until, waiting
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock import Consumer
 
 DAY_S = 86_400.0
+SOON = 5.0
+"""Seconds to wait for what a fault would keep from happening at all."""
+
+Asleep = Callable[[int], None]
 
 
 @pytest.fixture
@@ -50,13 +57,25 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, results
 
 
-def waiting(store: Store, count: int, topic: str = "t", group: str = "g") -> None:
-    """Return once so many threads wait in the group."""
-    end = time.monotonic() + 5
-    while len(store._group(topic, group)._waiters) < count:
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    time.sleep(0.02)
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
+    """Returns once so many threads have looked for messages in vain: only a wake brings them back now."""
+    threads: set[int] = set()
+    changed = threading.Condition()
+    wait_seconds = Group.wait_seconds
+
+    def last_step_before_sleeping(group: Group) -> float | None:
+        with changed:
+            threads.add(threading.get_ident())
+            changed.notify_all()
+        return wait_seconds(group)
+
+    def wait_for(count: int) -> None:
+        with changed:
+            assert changed.wait_for(lambda: len(threads) >= count, SOON)
+
+    monkeypatch.setattr(Group, "wait_seconds", last_step_before_sleeping)
+    return wait_for
 
 
 # -- producers ------------------------------------------------------------------------------------------------------------
@@ -128,47 +147,47 @@ def test_a_callback_may_send_while_the_producer_is_full(memory: Store) -> None:
 # -- waking ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_owner_of_a_partition_is_woken_though_another_member_waits_too(memory: Store) -> None:
+def test_the_owner_of_a_partition_is_woken_though_another_member_waits_too(memory: Store, asleep: Asleep) -> None:
     memory.create_topic("t", partitions=2)
     first = memory.subscribe("t", "g", ordered=True)
     second = memory.subscribe("t", "g", ordered=True)
     mine = memory._group("t", "g").cursors[0].member is first._member
     owner, other = (first, second) if mine else (second, first)
-    thread, found = in_thread(lambda: owner.get(timeout=3))
-    waiting(memory, 1)
-    in_thread(lambda: other.get(timeout=5))
-    waiting(memory, 2)
+    thread, found = in_thread(owner.get)
+    asleep(1)
+    in_thread(other.get)
+    asleep(2)
     memory.publish("t", b"x", partition=0)
-    thread.join(1)
+    thread.join(SOON)
     assert [message.value for message in found if message] == [b"x"]
 
 
-def test_a_paused_consumer_that_waits_does_not_swallow_the_wake_of_another(memory: Store) -> None:
+def test_a_paused_consumer_that_waits_does_not_swallow_the_wake_of_another(memory: Store, asleep: Asleep) -> None:
     memory.create_topic("t")
     idle = memory.subscribe("t", "g")
     paused = memory.subscribe("t", "g")
     paused.pause()
-    thread, found = in_thread(lambda: idle.get(timeout=3))
-    waiting(memory, 1)
-    in_thread(lambda: paused.get(timeout=5))
-    waiting(memory, 2)
+    thread, found = in_thread(idle.get)
+    asleep(1)
+    in_thread(paused.get)
+    asleep(2)
     memory.publish("t", b"x")
-    thread.join(1)
+    thread.join(SOON)
     assert [message.value for message in found if message] == [b"x"]
 
 
-def test_a_consumer_with_a_full_prefetch_does_not_swallow_the_wake_of_an_idle_one(memory: Store) -> None:
+def test_a_consumer_with_a_full_prefetch_does_not_swallow_the_wake_of_an_idle_one(memory: Store, asleep: Asleep) -> None:
     memory.create_topic("t")
     busy = memory.subscribe("t", "g", prefetch=1)
     memory.publish("t", b"0")
     assert busy.get(timeout=1) is not None
     idle = memory.subscribe("t", "g")
-    thread, found = in_thread(lambda: idle.get(timeout=3))
-    waiting(memory, 1)
-    in_thread(lambda: busy.get(timeout=5))
-    waiting(memory, 2)
+    thread, found = in_thread(idle.get)
+    asleep(1)
+    in_thread(busy.get)
+    asleep(2)
     memory.publish("t", b"1")
-    thread.join(1)
+    thread.join(SOON)
     assert [message.value for message in found if message] == [b"1"]
 
 
@@ -179,13 +198,13 @@ def test_a_task_that_is_cancelled_as_it_is_woken_hands_the_wake_on() -> None:
         async with aio.open("memory:") as store:
             await store.create_topic("t")
             consumer = await store.subscribe("t", "g")
-            patient = asyncio.create_task(consumer.get(timeout=3))
-            await asyncio.sleep(0.02)
             cancelled = asyncio.create_task(consumer.get())
-            await asyncio.sleep(0.02)
-            store.sync.publish("t", b"x")  # schedules the event of the last who came
+            assert await until(lambda: waiting(store) == 1)
+            patient = asyncio.create_task(consumer.get())
+            assert await until(lambda: waiting(store) == 2)
+            store.sync.publish("t", b"x")  # schedules the event of the first who came
             asyncio.get_running_loop().call_soon(cancelled.cancel)
-            done, _ = await asyncio.wait([patient], timeout=1)
+            done, _ = await asyncio.wait([patient], timeout=SOON)
             value = patient.result().value if done and patient.result() else None  # type: ignore[union-attr]
             patient.cancel()
             return value
@@ -193,7 +212,7 @@ def test_a_task_that_is_cancelled_as_it_is_woken_hands_the_wake_on() -> None:
     assert asyncio.run(main()) == b"x"
 
 
-def test_acking_messages_of_two_consumers_at_once_wakes_both(memory: Store) -> None:
+def test_acking_messages_of_two_consumers_at_once_wakes_both(memory: Store, asleep: Asleep) -> None:
     memory.create_topic("t")
     memory.publish_many("t", numbered(4))
     first = memory.subscribe("t", "g", prefetch=1)
@@ -201,10 +220,10 @@ def test_acking_messages_of_two_consumers_at_once_wakes_both(memory: Store) -> N
     a, b = first.get(timeout=1), second.get(timeout=1)
     assert a is not None
     assert b is not None
-    thread, found = in_thread(lambda: first.get(timeout=3))
-    waiting(memory, 1)
+    thread, found = in_thread(first.get)
+    asleep(1)
     second.ack([a, b])
-    thread.join(1)
+    thread.join(SOON)
     assert [message is not None for message in found] == [True]
 
 
@@ -502,11 +521,10 @@ def test_a_cancelled_subscribe_leaves_no_member_behind(memory: Store) -> None:
             await task
         go_on.set()
         await asyncio.to_thread(left.wait, 3)
-        await asyncio.sleep(0.1)
+        assert await until(lambda: memory._group("t", "g").members == [])
 
     asyncio.run(main())
     memory.subscribe = subscribe  # type: ignore[method-assign]
-    assert memory._group("t", "g").members == []
 
 
 # -- workers --------------------------------------------------------------------------------------------------------------
@@ -535,7 +553,7 @@ def test_a_worker_goes_on_after_taking_failed_once(memory: Store) -> None:
     group.take = full_once  # type: ignore[assignment, method-assign]
     runner, _ = in_thread(memory.run)
     assert failed.wait(3)
-    ok = handled.wait(1) or not runner.is_alive()
+    ok = handled.wait(SOON) or not runner.is_alive()
     memory.stop()
     runner.join(3)
     assert ok, "its thread is dead, and run() goes on as if nothing were"

@@ -29,7 +29,7 @@ def _state(group: Group, now: float) -> list[dict[str, Any]]:
             "open": set(cursor.open),
             "ready": set(cursor.ready),
             "suspects": set(cursor.suspects),
-            "failures": dict(cursor.failures),
+            "failures": dict(cursor.failures.items()),
             "due": {offset: due - now for offset, due in cursor.schedule.due_times().items()},
         }
         for cursor in group.cursors

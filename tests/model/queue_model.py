@@ -1,7 +1,7 @@
 """
 What a queue promises, in plain Python: logs are lists, a group is a few dicts, and a crash forgets what was not committed.
 
-The machine (`test_queue_model.py`) does everything twice, in the store and here, and each check below is named after the invariant of
+The machine (`queue_machine.py`) does everything twice, in the store and here, and each check below is named after the invariant of
 reliability.md, section 3, that it looks at. A check raises `AssertionError`.
 
 The model knows two states of each group: `now`, as the living process sees it, and `durable`, as it was at the last commit. A crash may

@@ -250,13 +250,14 @@ def lose_power(disk: LoopDisk, sessions: Sessions) -> None:
 def test_the_harness_catches_a_planted_bug(planted: str, kinds: set[str], folder: str, rng: random.Random, seed: int) -> None:
     """A test that cannot fail proves nothing."""
     found: set[str] = set()
-    for attempt in range(5):
+    for attempt in range(10):
         path, history = (os.path.join(folder, f"{name}-{attempt}") for name in ("store", "history"))
         with Sessions(path, history, seed + attempt, power=False) as sessions:
             for _ in range(8):
                 sessions.start(plant=planted)
                 sessions.wait_for("opened")
-                time.sleep(rng.uniform(0.1, 0.3))
+                # Longer at each attempt: on a busy machine little happens in so short a time.
+                time.sleep(rng.uniform(0.1, 0.3) * (1 + attempt / 2))
                 sessions.kill()
                 sessions.crashed("kill")
                 if sessions.checker.found.keys() & kinds:

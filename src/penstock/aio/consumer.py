@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_wait, check_whole_number
 from penstock.errors import Closed, LeaseExpired
-from penstock.store.consumer import GET_MANY_MAX
-from penstock.store.worker import LoopWaiter
+from penstock.store.consumer import GET_MANY_MAX, LoopWaiter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -78,15 +77,16 @@ class AsyncConsumer:
 
     async def get(self, timeout: object = None) -> AsyncDelivery | None:  # noqa: ASYNC109 - the same name as the plain twin's
         """The next message; None if none came within *timeout* seconds."""
-        found = await self._take(1, timeout)
+        found = await self.take(1, timeout)
         return AsyncDelivery(found[0]) if found else None
 
     async def get_many(self, count: int, timeout: object = None) -> list[AsyncDelivery]:  # noqa: ASYNC109
         """Up to *count* messages: those that are there, and if there is none, the first that come within *timeout* seconds."""
         check_whole_number("count", count, 1, GET_MANY_MAX)
-        return [AsyncDelivery(delivery) for delivery in await self._take(count, timeout)]
+        return [AsyncDelivery(delivery) for delivery in await self.take(count, timeout)]
 
-    async def _take(self, count: int, timeout: object) -> list[Delivery]:  # noqa: ASYNC109
+    async def take(self, count: int, timeout: object) -> list[Delivery]:  # noqa: ASYNC109
+        """The same as plain deliveries."""
         wait_s = check_wait("timeout", timeout)
         found = await self._take_now(count)
         if found or wait_s == 0:

@@ -90,6 +90,21 @@ class EncodedBatch:
         clear_compatible_flag(copy.data, COMPATIBLE_PREWRITTEN | COMPATIBLE_APPEND_TIMES)
         return copy
 
+    def with_producer(self, producer: Producer) -> EncodedBatch:
+        """The same batch, not stamped yet, saying who publishes it. It must not say that already."""
+        data = self.data
+        assert not data[14] & FLAG_PRODUCER
+        added = _PRODUCER_EXTENSION.pack(producer.id, producer.sequence, producer.incarnation, 0)
+        found = bytearray().join([data[:FIXED_BYTES], added, data[FIXED_BYTES:]])
+        header_bytes = self.header_bytes + len(added)
+        found[14] |= FLAG_PRODUCER
+        _U32.pack_into(found, 8, header_bytes)
+        _U64.pack_into(found, 24, len(found))
+        # The columns lie as much farther back.
+        for at in range(header_bytes - found[13] * c.ENTRY.size + 8, header_bytes, c.ENTRY.size):
+            _U32.pack_into(found, at, _U32.unpack_from(found, at)[0] + len(added))
+        return EncodedBatch(found, header_bytes, self.count, self.offset_span)
+
     @property
     def producer(self) -> Producer | None:
         """Who published the batch, if it says so."""
@@ -101,6 +116,9 @@ class EncodedBatch:
 
 _FROM_OUTSIDE = {c.OFFSETS, c.RUNS}
 _PRODUCER_FIELDS = struct.Struct("<QQI")
+_PRODUCER_EXTENSION = struct.Struct("<QQII")
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
 
 # The header, one directory entry and the two offsets of a batch with one value and nothing else, in one pack call:
 # publishing one message at a time is common, and three calls cost more than the disk write.

@@ -13,10 +13,11 @@ dead-lettered), or with a member.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from penstock.groups.failures import Failures
 from penstock.groups.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -27,23 +28,12 @@ if TYPE_CHECKING:
 READ_BYTES = 256 * 1024
 
 
-class Failure(NamedTuple):
-    """How often a message failed, when first and last, and why last. One object is shared by all messages that are alike."""
-
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
-    first_s: int
-    last_s: int
-    reason: str
-    condemned: bool = False
-    """Whether it is to become a dead letter, whatever the count."""
-
-
 class Cursor:
     """One partition of a group. Guarded by the group's lock."""
 
     __slots__ = (
-        "_batches", "epoch", "failures", "generation", "log", "member", "moving", "open", "partition", "ready", "scan", "schedule",
-        "successor", "suspects",
+        "_batches", "epoch", "failures", "generation", "has_arrivals", "log", "member", "moving", "open", "partition", "ready", "scan",
+        "schedule", "successor", "suspects",
     )  # fmt: skip
 
     def __init__(self, partition: int, scan: int) -> None:
@@ -59,12 +49,14 @@ class Cursor:
         self.moving = BitMap64()
         self.suspects = BitMap64()
         """Offsets that a dead member held: one of them may have killed it, so they are handed out one at a time, and that is noted."""
-        self.failures: dict[int, Failure] = {}
+        self.failures = Failures()
         self.log: PartitionLog = None  # type: ignore[assignment]  # set before the group is used
         self.member: Member | None = None
         """Whose it is, in an ordered group."""
         self.successor: Member | None = None
         """To whom it goes as soon as its member has finished what it was handed."""
+        self.has_arrivals = False
+        """Whether it is in the book's `arrivals`."""
         self._batches: list[Batch] = []
 
     @property
@@ -75,6 +67,10 @@ class Cursor:
     def backlog(self) -> int:
         """How many messages could be leased now, about."""
         return max(self.log.committed_end - self.scan, 0) + len(self.ready)
+
+    def has_more(self) -> bool:
+        """Whether there is something to lease, now or when nothing stands in its way any more."""
+        return bool(self.ready) or self.log.committed_end > self.scan
 
     def unfinished(self) -> int:
         """How many messages are not finished; what retention took does not count."""
@@ -93,8 +89,8 @@ class Cursor:
     def finish(self, offset: int) -> None:
         """*offset* is done, however."""
         self.open.discard(offset)
-        if self.failures:
-            self.failures.pop(offset, None)
+        if self.failures.offsets:
+            self.failures.discard(offset)
         if self.suspects:
             self.suspects.discard(offset)
 
@@ -108,18 +104,16 @@ class Cursor:
         self.schedule.offsets -= offsets
         self.moving -= offsets
         self.suspects -= offsets
-        if self.failures:
-            for offset in offsets if len(offsets) < len(self.failures) else list(self.failures):
-                if offset in offsets:
-                    self.failures.pop(offset, None)
+        for offset in offsets & self.failures.offsets:
+            self.failures.discard(offset)
 
     def finish_below(self, offset: int) -> None:
         """Everything below *offset* is done."""
         for bitmap in (self.open, self.ready, self.schedule.offsets, self.moving, self.suspects):
             if bitmap:
                 bitmap.remove_range(0, offset)
-        if self.failures:
-            self.failures = {at: failure for at, failure in self.failures.items() if at >= offset}
+        if self.failures.offsets:
+            self.failures.remove_range(0, offset)
         if self.scan < offset:
             self.scan = offset
             self._batches = []
@@ -132,7 +126,7 @@ class Cursor:
         for bitmap in (self.open, self.ready, self.moving, self.suspects):
             bitmap.clear()
         self.schedule.clear()
-        self.failures = {}
+        self.failures.clear()
         self._batches = []
 
     def cut_at(self, end: int) -> int:
@@ -144,7 +138,7 @@ class Cursor:
         for bitmap in (self.open, self.ready, self.schedule.offsets, self.moving, self.suspects):
             if bitmap:
                 bitmap.remove_range(end, end + lost)
-        self.failures = {at: failure for at, failure in self.failures.items() if at < end}
+        self.failures.remove_range(end, end + lost)
         return lost
 
     def fresh_batch(self) -> Batch | None:

@@ -9,7 +9,8 @@ from penstock.format.batch import encode_batch
 
 if TYPE_CHECKING:
     from penstock.format.batch import Batch, EncodedBatch
-    from penstock.groups.cursor import Cursor, Failure
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.failures import Failure
     from penstock.groups.group import Group
 
 SUFFIX = ".dlq"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PARTITION_BITS = 14
 """A delivery's key in its member's table is ``offset << 14 | partition``: one int, and cheaper than a tuple."""
+COMMITTING = "committing"
+"""A delivery runs in this way while a transaction that finishes it is being committed: not even its consumer's end returns it."""
 
 
 _numbers = itertools.count()
@@ -32,11 +34,12 @@ def message_bytes(batch: Batch) -> int:
 class Lot:
     """Messages [index, stop) of one batch that are leased to a member and not handed out yet."""
 
-    __slots__ = ("batch", "cursor", "each", "epoch", "index", "member", "number", "shift", "stop")
+    __slots__ = ("batch", "cursor", "each", "epoch", "index", "member", "number", "partition", "shift", "stop")
 
     def __init__(self, member: Member, cursor: Cursor, batch: Batch, index: int, stop: int) -> None:
         self.member = member
         self.cursor = cursor
+        self.partition = cursor.partition
         self.epoch = cursor.epoch
         self.batch = batch
         self.index = index
@@ -75,7 +78,7 @@ class Delivery(Message):
         self._batch = lot.batch
         self._index = index
         self.offset = offset
-        self.partition = lot.cursor.partition
+        self.partition = lot.partition
         self.attempt = attempt
         self._deadline = deadline
         self._running: bool | str = False
@@ -133,3 +136,11 @@ class Delivery(Message):
             else:
                 # Ctrl-C, cancellation, the end of a generator: a shutdown is not a failure.
                 group.give_back(self)
+
+
+def is_valid(delivery: Delivery) -> bool:
+    """Whether its consumer may still finish *delivery*."""
+    lot = delivery._lot  # noqa: SLF001
+    return (
+        lot.member.holds(delivery) and lot.epoch == lot.cursor.epoch and delivery._running is not COMMITTING  # noqa: SLF001
+    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from penstock.groups.delivery import PARTITION_BITS
+from penstock.groups.delivery import COMMITTING, PARTITION_BITS
 
 if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
@@ -23,7 +23,7 @@ class Member:
 
     __slots__ = (
         "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "held_bytes", "identity", "lots", "paused",
-        "prefetch", "prefetch_bytes", "starved",
+        "prefetch", "prefetch_bytes", "rota", "starved",
     )  # fmt: skip
 
     def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> None:
@@ -40,6 +40,8 @@ class Member:
         self.extended: dict[int, Delivery] = {}
         self.cursors: list[Cursor] = []
         """In an ordered group: the partitions that are its own."""
+        self.rota: OrderedDict[Cursor, None] = OrderedDict()
+        """Those of them that have something to give; see `Book`."""
         self.paused = False
         self.closed = False
         self.starved = False
@@ -73,3 +75,24 @@ class Member:
         else:
             del self.extended[key]
         self.held_bytes -= delivery._lot.each  # noqa: SLF001
+
+    def release(self, delivery: Delivery) -> bool:
+        """Take *delivery* out of its table, to settle it; False if it may not be: it is late, or a transaction finishes it."""
+        # As one step, and not by holds, is_valid and drop: this is done for each message.
+        running = delivery._running  # noqa: SLF001
+        if running is COMMITTING:
+            return False
+        lot, handed = delivery._lot, self.handed  # noqa: SLF001
+        key = delivery.offset << PARTITION_BITS | delivery.partition
+        if handed.get(key) is delivery:
+            del handed[key]
+        elif self.extended.get(key) is delivery:
+            del self.extended[key]
+        else:
+            return False
+        self.held_bytes -= lot.each
+        if lot.epoch != lot.cursor.epoch:
+            return False
+        if running:
+            delivery._running = False  # noqa: SLF001
+        return True

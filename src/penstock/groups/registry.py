@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
-    from penstock.groups.group import Suspect
+    from penstock.groups.journal import Suspect
     from penstock.log.partition_log import PartitionLog
     from penstock.volume.volume import Volume
 

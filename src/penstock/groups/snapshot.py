@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.groups import operations as ops
 
 if TYPE_CHECKING:
-    from penstock.groups.cursor import Cursor, Failure
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.failures import Failure
     from penstock.groups.member import Member
 
 

@@ -88,7 +88,11 @@ class PlannedGroup:
 
     def write(self) -> None:
         """Write the batches. Raises `OSError`; it may be called again."""
-        self.segment.write(self.batches, self.stamps)
+        if len(self.batches) == 1:
+            first, append_time_us, max_time_us = self.stamps[0]
+            self.segment.write_one(self.batches[0], first, append_time_us, max_time_us)
+        else:
+            self.segment.write(self.batches, self.stamps)
 
     def references(self, log_id: int) -> list[Reference]:
         """What a frame says of the batches, before they are written."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Self
@@ -18,6 +20,24 @@ if TYPE_CHECKING:
     from penstock.groups.registry import Groups
 
 GET_MANY_MAX = 1_000_000
+
+
+class LoopWaiter:
+    """Wakes a task of an event loop from any thread."""
+
+    __slots__ = ("_event", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        self._loop = loop
+        self._event = event
+
+    def release(self) -> bool:
+        """Wake the task up; False if its loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            return False
+        return True
 
 
 class Consumer:
@@ -102,6 +122,27 @@ class Consumer:
                 woken = waiter.acquire(timeout=-1 if left is None else left)
             finally:
                 group.remove_waiter(waiter, member, woken=woken)
+
+    async def take_in_loop(self, count: int) -> list[Delivery]:
+        """Up to *count* messages for the tasks of an event loop, which goes on meanwhile; may be empty. Raises like `get`."""
+        loop, group, member = asyncio.get_running_loop(), self._group, self._member
+        arrived = asyncio.Event()
+        waiter = LoopWaiter(loop, arrived)
+        group.add_waiter(waiter, member)
+        woken = False
+        try:
+            if group.may_wait:
+                found = await loop.run_in_executor(None, group.take, member, count)
+            else:
+                found = group.take(member, count)
+            if not found:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(group.wait_seconds()):
+                        await arrived.wait()
+                        woken = True
+        finally:
+            group.remove_waiter(waiter, member, woken=woken)
+        return found
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
@@ -27,9 +27,11 @@ from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, batch_bytes_lim
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.journal.ticket import Ticket
+    from penstock.format.batch import EncodedBatch
+    from penstock.topics.encoder import MessageEncoder
     from penstock.topics.producers import Producers
     from penstock.topics.topic import Topic
+    from penstock.volume.tickets import AppendTicket
     from penstock.volume.volume import Volume
 
 _MESSAGE_OVERHEAD_BYTES = 32
@@ -68,6 +70,76 @@ class ProducerOptions(NamedTuple):
         )
 
 
+class Commitment(Protocol):
+    """A batch on its way: a ticket of the commit cycle, or a call to a server."""
+
+    done: bool
+    error: PenstockError | None
+    first_offset: int | None
+
+    def on_done(self, callback: Callable[[Any], None]) -> None:
+        """Call *callback* with it when it is done."""
+        ...
+
+
+class Outlet(Protocol):
+    """Where a producer's batches go, in the order in which they are given."""
+
+    @property
+    def topic(self) -> MessageEncoder:
+        """The topic."""
+        ...
+
+    def identity(self, partition: int) -> Identity | None:
+        """What the next batch to *partition* carries, so that it is stored once."""
+        ...
+
+    def submit(self, partition: int, batch: EncodedBatch) -> tuple[int | None, Commitment | None]:
+        """Give a batch: its first offset if it is stored already, else what to wait for. Raises `PenstockError`."""
+        ...
+
+    def note_published(self, count: int) -> None:
+        """So many messages are stored."""
+        ...
+
+    def commit(self) -> None:
+        """Commit what was given, in this thread; for stores without threads."""
+        ...
+
+
+class StoreOutlet:
+    """To a topic of an open store."""
+
+    def __init__(self, topic: Topic, volume: Volume, producers: Producers, name: str | None) -> None:
+        self.topic = topic
+        self._volume = volume
+        self._identity = None if name is None else producers.open(name, topic.logs)
+        self._sequences = [0] * topic.partitions
+
+    def identity(self, partition: int) -> Identity | None:
+        """See `Outlet`."""
+        return None if self._identity is None else Identity(*self._identity, self._sequences[partition])
+
+    def submit(self, partition: int, batch: EncodedBatch) -> tuple[int | None, AppendTicket | None]:
+        """See `Outlet`."""
+        log = self.topic.logs[partition]
+        if self._identity is not None:
+            first, ticket, _ = self.topic.gate(partition).submit(batch)
+            self._sequences[partition] += 1
+            return first, ticket
+        if log.always:
+            return None, self._volume.submit(log, batch)
+        return self._volume.append(log, batch), None
+
+    def note_published(self, count: int) -> None:
+        """See `Outlet`."""
+        self.topic.published += count
+
+    def commit(self) -> None:
+        """See `Outlet`."""
+        self._volume.commit_changes(())
+
+
 class _OpenBatch:
     """What gathers for one partition."""
 
@@ -96,25 +168,20 @@ class Producer:
 
     def __init__(
         self,
-        topic: Topic,
-        volume: Volume,
-        producers: Producers,
+        outlet: Outlet,
         forget: Callable[[Producer], None],
         options: ProducerOptions,
         *,
         background: bool,
     ) -> None:
-        self._topic = topic
-        self._volume = volume
-        self._producers = producers
+        self._outlet = outlet
+        self._topic = topic = outlet.topic
         self._forget = forget
         self.linger = options.linger
         self._batch_messages = options.batch_messages
         self._batch_bytes = min(options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes))
         self._max_pending = options.max_pending
         self._raise_when_full = options.raise_when_full
-        self._identity = None if options.name is None else producers.open(options.name, topic.logs)
-        self._sequences = [0] * topic.partitions
         # Taken again by a callback that sends, and by a commit that is done before its callback is set.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
@@ -230,16 +297,9 @@ class Producer:
                 keys=_column(batch.keys, count),
                 headers=_column(batch.headers, count),
                 times_us=_column(batch.times_us, count),
-                producer=None if self._identity is None else Identity(*self._identity, self._sequences[number]),
+                producer=self._outlet.identity(number),
             )
-            log = self._topic.logs[number]
-            if self._identity is not None:
-                first, ticket, _ = self._topic.gate(number).submit(encoded)
-                self._sequences[number] += 1
-            elif log.always:
-                first, ticket = None, self._volume.submit(log, encoded)
-            else:
-                first, ticket = self._volume.append(log, encoded), None
+            first, ticket = self._outlet.submit(number, encoded)
         except PenstockError as error:
             self._pending -= count
             self._room.notify_all()
@@ -250,17 +310,17 @@ class Producer:
             self._pending -= count
             if self._room._waiters:  # type: ignore[attr-defined]  # noqa: SLF001 - notify costs a microsecond
                 self._room.notify_all()
-            self._topic.published += count
+            self._outlet.note_published(count)
             batch.sent.finish(first, None)
             return
         self._on_the_way[batch.sent] = None
         ticket.on_done(lambda done: self._committed(batch, count, done))
 
-    def _committed(self, batch: _OpenBatch, count: int, ticket: Ticket) -> None:
+    def _committed(self, batch: _OpenBatch, count: int, ticket: Commitment) -> None:
         """In the committing thread."""
-        first = getattr(ticket, "first_offset", None)
+        first = ticket.first_offset
         if ticket.error is None:
-            self._topic.published += count
+            self._outlet.note_published(count)
         with self._lock:
             self._on_the_way.pop(batch.sent, None)
             self._pending -= count
@@ -275,7 +335,7 @@ class Producer:
                 self._commit(number)
         if not self._background:
             while self._on_the_way:
-                self._volume.commit_changes(())
+                self._outlet.commit()
 
     def _send_lingering(self) -> None:
         """The thread that commits what has lingered long enough; asleep while nothing lingers."""
@@ -304,7 +364,7 @@ class Producer:
             on_the_way = list(self._on_the_way)
         if not self._background:
             while not all(sent.done for sent in on_the_way):
-                self._volume.commit_changes(())
+                self._outlet.commit()
         end = None if wait_s is None else time.monotonic() + wait_s
         for sent in on_the_way:
             if not sent.wait(None if end is None else max(0.0, end - time.monotonic())):

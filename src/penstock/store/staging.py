@@ -25,7 +25,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.format.batch import EncodedBatch
-from penstock.topics.topic import Columns
+from penstock.topics.encoder import Columns
 from penstock.values import check_name
 from penstock.volume.tickets import Adopt, Append
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.topics.catalog import Catalog
     from penstock.topics.producers import Producers
     from penstock.topics.stages import Stages, StageWriter
+    from penstock.topics.topic import Topic
     from penstock.volume.tickets import Change
     from penstock.volume.volume import Volume
 
@@ -87,6 +88,11 @@ class OpenStage:
         if columns.values:
             for number, _, batch in columns.split(partition):
                 self._add(target.logs[number], batch)
+
+    def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
+        """Publish a batch that somebody else encoded when the stage is committed."""
+        self._check()
+        self._add(topic.logs[partition], batch)
 
     def _add(self, log: PartitionLog, batch: EncodedBatch) -> None:
         self._writer.add(log, batch)

@@ -27,7 +27,7 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
-from penstock.store.producer import Producer, ProducerOptions
+from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
 from penstock.store.staging import Staging
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
@@ -354,10 +354,8 @@ class Store:
         """
         self._check_open()
         options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name)
-        producer = Producer(
-            self._catalog.to_publish(topic), self._volume, self._producers, self._open_producers.discard, options,
-            background=self._background,
-        )  # fmt: skip
+        outlet = StoreOutlet(self._catalog.to_publish(topic), self._volume, self._producers, options.name)
+        producer = Producer(outlet, self._open_producers.discard, options, background=self._background)
         self._open_producers.add(producer)
         return producer
 
@@ -723,6 +721,11 @@ class Store:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(self.path)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether it commits by itself what was submitted; without threads somebody must wait for it."""
+        return self._background
 
     @property
     def closed(self) -> bool:

@@ -8,8 +8,8 @@ from penstock.arguments import shown
 from penstock.errors import BadArgument, UsageError
 from penstock.groups.delivery import Delivery
 from penstock.groups.registry import GROUPS_OWNER
+from penstock.topics.encoder import Columns
 from penstock.topics.receipt import Receipt
-from penstock.topics.topic import Columns
 from penstock.volume.tickets import Append, Other
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Transaction:
         self._bodies: list[bytes] = []
         self._ended = False
         self.receipts: list[Receipt] = []
+        self.first_offsets: list[int] = []
+        """Where each batch begins, after the commit."""
 
     def publish(
         self,
@@ -84,6 +86,11 @@ class Transaction:
             return [(number, batch) for number, _, batch in columns.split(partition)] if columns.values else []
 
         self._add(topic, encode)
+
+    def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
+        """Publish a batch that somebody else encoded."""
+        self._check()
+        self._parts.append((topic.name, topic, [(partition, batch)], lambda _: []))
 
     def _add(self, topic: str, encode: Callable[[Topic], list[tuple[int, EncodedBatch]]]) -> None:
         """Encode now, so that what is not allowed is told now; for a topic that is not there yet, once it is."""
@@ -137,6 +144,7 @@ class Transaction:
             if changes:
                 ticket = self._volume.commit_changes(changes)
                 committed = True
+                self.first_offsets = ticket.first_offsets
                 self._note_receipts(ticket.first_offsets)
         finally:
             for group, deliveries in reserved.items():

@@ -8,12 +8,11 @@ that raises nacks. Stopping lets running handlers end, gives back what was not b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
@@ -21,13 +20,44 @@ from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Us
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.groups.delivery import Delivery
-    from penstock.store.consumer import Consumer
 
 _log = logging.getLogger("penstock")
 CONCURRENCY_MAX = 10_000
 STOP_SECONDS = 15.0
 RETRY_SECONDS = 0.2
+
+
+class TakesMessages(Protocol):
+    """What a worker needs of a consumer: an embedded one, or one of a server."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that it reads."""
+        ...
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its group gives each partition to one consumer at a time."""
+        ...
+
+    def get(self, timeout: object = None) -> Any:
+        """The next message."""
+
+    def get_many(self, count: int, timeout: object = None) -> list[Any]:
+        """Some messages."""
+
+    async def take_in_loop(self, count: int) -> list[Any]:
+        """Some messages; the event loop goes on meanwhile. May be empty."""
+
+    def pause(self) -> None:
+        """Hand out no more."""
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are being handled."""
+
+    def close(self) -> None:
+        """Give back what is not finished."""
 
 
 class Worker:
@@ -36,7 +66,7 @@ class Worker:
     def __init__(
         self,
         function: Callable[[Any], Any],
-        subscribe: Callable[[], Consumer],
+        subscribe: Callable[[], TakesMessages],
         concurrency: object,
         batch: object,
         linger: object,
@@ -49,7 +79,7 @@ class Worker:
         self.batch = None if batch is None else check_whole_number("batch", batch, 1, 100_000)
         self._linger = check_seconds("linger", linger, 0, 60)
         self._is_async = inspect.iscoroutinefunction(function)
-        self._consumers: list[Consumer] = []
+        self._consumers: list[TakesMessages] = []
         self._threads: list[threading.Thread] = []
         self.handled = 0
         self.failed = 0
@@ -70,13 +100,13 @@ class Worker:
         for thread in self._threads:
             thread.start()
 
-    def _take(self, consumer: Consumer) -> list[Delivery]:
+    def _take(self, consumer: TakesMessages) -> list[Any]:
         if self.batch is None:
             message = consumer.get()
             return [] if message is None else [message]
         return consumer.get_many(self.batch)
 
-    def _runner(self, consumer: Consumer) -> Callable[[], None]:
+    def _runner(self, consumer: TakesMessages) -> Callable[[], None]:
         def run() -> None:
             pause = threading.Event()
             while True:
@@ -93,7 +123,7 @@ class Worker:
 
         return run
 
-    def _begin(self, messages: list[Delivery]) -> list[Delivery]:
+    def _begin(self, messages: list[Any]) -> list[Any]:
         begun = []
         for message in messages:
             try:
@@ -103,7 +133,7 @@ class Worker:
             begun.append(message)
         return begun
 
-    def _handle(self, messages: list[Delivery]) -> None:
+    def _handle(self, messages: list[Any]) -> None:
         messages = self._begin(messages)
         if not messages:
             return
@@ -114,7 +144,7 @@ class Worker:
         else:
             self._end(messages, None)
 
-    def _end(self, messages: list[Delivery], error: BaseException | None) -> None:
+    def _end(self, messages: list[Any], error: BaseException | None) -> None:
         if error is None:
             self.handled += len(messages)
         elif isinstance(error, Exception):
@@ -132,30 +162,16 @@ class Worker:
         at_once = 1 if len(self._consumers) > 1 else self.concurrency
         await asyncio.gather(*[self._serve(consumer, at_once) for consumer in self._consumers])
 
-    async def _serve(self, consumer: Consumer, at_once: int) -> None:
+    async def _serve(self, consumer: TakesMessages, at_once: int) -> None:
         loop = asyncio.get_running_loop()
-        group, member = consumer._group, consumer._member  # noqa: SLF001
-        arrived = asyncio.Event()
         free = asyncio.Semaphore(at_once)
         tasks: set[asyncio.Task[None]] = set()
-        waiter = LoopWaiter(loop, arrived)
         while True:
             await free.acquire()
-            messages: list[Delivery] = []
+            messages: list[Any] = []
             while not messages:
-                arrived.clear()
-                group.add_waiter(waiter, member)
-                woken = False
                 try:
-                    if group.may_wait:
-                        messages = await loop.run_in_executor(None, group.take, member, self.batch or 1)
-                    else:
-                        messages = group.take(member, self.batch or 1)
-                    if not messages:
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(group.wait_seconds()):
-                                await arrived.wait()
-                                woken = True
+                    messages = await consumer.take_in_loop(self.batch or 1)
                 except Closed:
                     if tasks:
                         await asyncio.wait(tasks)
@@ -163,14 +179,12 @@ class Worker:
                 except PenstockError as error:
                     _log.warning("a worker of %s cannot take messages, trying again: %s", consumer.topic, error)
                     await asyncio.sleep(RETRY_SECONDS)
-                finally:
-                    group.remove_waiter(waiter, member, woken=woken)
             task = loop.create_task(self._handle_async(messages))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             task.add_done_callback(lambda _: free.release())
 
-    async def _handle_async(self, messages: list[Delivery]) -> None:
+    async def _handle_async(self, messages: list[Any]) -> None:
         messages = self._begin(messages)
         if not messages:
             return
@@ -206,24 +220,6 @@ class Worker:
         for thread in self._threads:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
-
-
-class LoopWaiter:
-    """Wakes a task of an event loop from any thread."""
-
-    __slots__ = ("_event", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-        self._loop = loop
-        self._event = event
-
-    def release(self) -> bool:
-        """Wake the task up; False if its loop has ended."""
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:
-            return False
-        return True
 
 
 class Workers:

@@ -122,6 +122,11 @@ class Catalog:
         return self._create(name, 1, settings)
 
     @property
+    def auto_create(self) -> bool:
+        """Whether publishing makes a topic that is not there."""
+        return self._auto_create
+
+    @property
     def default(self) -> TopicSettings:
         """What a topic gets that is made without saying more."""
         return self._default

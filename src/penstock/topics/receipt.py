@@ -34,6 +34,17 @@ class Receipts(Sequence[Receipt]):
         for _, _, count in ranges:
             self._begins.append(self._begins[-1] + count)
 
+    @classmethod
+    def of_parts(cls, topic: str, ranges: list[tuple[int, int, int]], indices: Sequence[Sequence[int]]) -> Receipts:
+        """The receipts of messages that were split: *indices* names those of each range."""
+        if len(ranges) == 1:
+            return cls(topic, ranges)
+        places: list[tuple[int, int]] = [(0, 0)] * sum(map(len, indices))
+        for which, chosen in enumerate(indices):
+            for at, index in enumerate(chosen):
+                places[index] = (which, at)
+        return cls(topic, ranges, places)
+
     def __len__(self) -> int:
         return self._begins[-1]
 

@@ -1,0 +1,575 @@
+"""
+One client of a server: its calls, its consumers and its stages.
+
+A session knows no sockets. It is given frames, and gives frames to `send`, both in the event loop. Calls that only move memory are
+done at once and in order: publishing (the answer comes when the batch is committed, and nobody waits for it), acks, credits. All
+others go to a thread, and may overtake each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from penstock.arguments import check_whole_number, shown
+from penstock.broker.subscription import Subscription
+from penstock.errors import BadArgument, BadBytes, PenstockError, StageNotFound, Unavailable, UsageError
+from penstock.format.batch import EncodedBatch
+from penstock.store.consumer import GET_MANY_MAX
+from penstock.values import SyncMode, check_name
+from penstock.wire import documents
+from penstock.wire.calls import PROTOCOL_VERSION, Call
+from penstock.wire.deliveries import split_batches
+from penstock.wire.failures import encode_error
+from penstock.wire.frame import ANSWER, ERROR, PUSH, Frame, encode_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock.broker.completions import Completions
+    from penstock.files import Buffer
+    from penstock.journal.ticket import Ticket
+    from penstock.store.staging import OpenStage
+    from penstock.store.store import Store
+    from penstock.topics.topic import Topic
+
+    Answer = tuple[dict[str, Any], list[Buffer]]
+    Send = Callable[[list[Buffer]], None]
+
+_log = logging.getLogger("penstock.broker")
+READ_BYTES_MAX = 16 * 1024 * 1024
+CONSUMERS_MAX = 10_000
+STAGES_MAX = 1_000
+"""What one connection may have open."""
+
+
+class Session:
+    """What one connection may do, and what it has open. All methods but `release` run in the event loop."""
+
+    def __init__(self, store: Store, send: Send, completions: Completions) -> None:
+        self._store = store
+        self._send = send
+        self._completions = completions
+        self._subscriptions: dict[int, Subscription] = {}
+        self._stages: dict[int, OpenStage] = {}
+        self._next_handle = 1
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: set[int] = set()
+        self._closed = False
+        self._may_write = True
+        self._now: dict[int, Callable[[Frame], Answer | None]] = {
+            Call.PING: lambda _: ({}, []),
+            Call.PUBLISH: self._publish,
+            Call.CREDIT: self._credit,
+            Call.RETURN: self._return,
+            Call.PAUSE: self._pause,
+            Call.EXTEND: self._extend,
+            Call.NACK: self._nack,
+            Call.CANCEL: self._cancel,
+            Call.CONSUMER: lambda frame: ({"in_flight": self._of(frame).consumer.in_flight}, []),
+        }
+        self._later: dict[int, Callable[[Frame], Answer]] = {
+            Call.TOPICS: lambda _: ({"topics": [documents.encode_topic(one) for one in store.topics()]}, []),
+            Call.TOPIC: lambda frame: (documents.encode_topic(store.topic(frame.fields.get("topic"))), []),  # type: ignore[arg-type]
+            Call.CREATE_TOPIC: self._create_topic,
+            Call.TOPIC_TO_PUBLISH: self._topic_to_publish,
+            Call.STATS: lambda _: (documents.encode_stats(store.stats()), []),
+            Call.RETAIN: self._retain,
+            Call.FLUSH: self._flush,
+            Call.PUBLISH_ONCE: self._publish_once,
+            Call.OPEN_PRODUCER: self._open_producer,
+            Call.TRANSACT: self._transact,
+            Call.STAGE_ADD: self._stage_add,
+            Call.STAGE_FINISH: self._stage_finish,
+            Call.STAGE_ABANDON: self._stage_abandon,
+            Call.COMMIT: self._commit,
+            Call.ABORT: lambda frame: ({"count": store.abort(_texts(frame, "stages"))}, []),
+            Call.COMMITTED: self._committed,
+            Call.COMMIT_POSITION: self._commit_position,
+            Call.GROUPS: lambda frame: (
+                {"groups": [documents.encode_group(one) for one in store.groups(frame.fields.get("topic"))]}, []
+            ),
+            Call.DELETE_GROUP: self._delete_group,
+            Call.SEEK: self._seek,
+            Call.POSITIONS: self._positions,
+            Call.READ: self._read,
+            Call.OFFSET_OF_TIME: self._offset_of_time,
+            Call.DEAD_LETTERS: self._dead_letters,
+            Call.REPLAY_DEAD_LETTERS: lambda frame: self._take_out(frame, republish=True),
+            Call.DISCARD_DEAD_LETTERS: lambda frame: self._take_out(frame, republish=False),
+        }  # fmt: skip
+        self._awaited: dict[int, Callable[[Frame], Coroutine[Any, Any, Answer]]] = {
+            Call.SUBSCRIBE: self._subscribe,
+            Call.FETCH: self._fetch,
+            Call.ACK: self._ack,
+            Call.UNSUBSCRIBE: self._unsubscribe,
+            Call.STAGE: self._stage,
+        }
+
+    def hello(self) -> dict[str, Any]:
+        """What the server tells a client that it took in."""
+        catalog = self._store._catalog  # noqa: SLF001
+        return {
+            "version": PROTOCOL_VERSION,
+            "store_id": self._store._volume.store_id.hex(),  # noqa: SLF001
+            "auto_create": catalog.auto_create,
+            "default": documents.encode_settings(catalog.default),
+        }
+
+    @property
+    def outstanding(self) -> int:
+        """Calls that run."""
+        return len(self._tasks)
+
+    def handle(self, frame: Frame) -> None:
+        """Do what a request asks for, or begin to."""
+        try:
+            now = self._now.get(frame.call)
+            if now is not None:
+                answer = now(frame)
+                if answer is not None:
+                    self._answer(frame, *answer)
+                return
+        except PenstockError as error:
+            self._refuse(frame, error)
+            return
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not end other clients' sessions
+            self._refuse_unexpected(frame, error)
+            return
+        later, awaited = self._later.get(frame.call), self._awaited.get(frame.call)
+        if later is not None:
+            work: Coroutine[Any, Any, Answer] = asyncio.to_thread(later, frame)
+        elif awaited is not None:
+            work = awaited(frame)
+        else:
+            self._refuse(frame, UsageError(f"there is no call {frame.call} in version {PROTOCOL_VERSION} of the protocol"))
+            return
+        self._begin(frame, work)
+
+    def _begin(self, frame: Frame, work: Coroutine[Any, Any, Answer]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(frame, work))
+        self._tasks[frame.correlation] = task
+        task.add_done_callback(lambda _: self._tasks.pop(frame.correlation, None))
+
+    async def _run(self, frame: Frame, work: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            fields, payload = await work
+        except PenstockError as error:
+            self._refuse(frame, error)
+        except asyncio.CancelledError:
+            self._refuse(frame, Unavailable("the call was cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._refuse_unexpected(frame, error)
+        else:
+            self._answer(frame, fields, payload)
+
+    def _answer(self, frame: Frame, fields: dict[str, Any], payload: list[Buffer]) -> None:
+        if not self._closed:
+            self._send(encode_frame(ANSWER, frame.call, frame.correlation, fields, payload))
+
+    def _refuse(self, frame: Frame, error: PenstockError) -> None:
+        if not self._closed:
+            self._send(encode_frame(ERROR, frame.call, frame.correlation, encode_error(error)))
+
+    def _refuse_unexpected(self, frame: Frame, error: Exception) -> None:
+        if isinstance(error, (TypeError, ValueError, KeyError, AttributeError, OverflowError)):
+            # Fields of a wrong type, most likely; the log has the rest.
+            _log.warning("call %s failed", frame.call, exc_info=error)
+            self._refuse(frame, UsageError(f"the fields of call {frame.call} are not as they must be"))
+            return
+        _log.error("call %s failed", frame.call, exc_info=error)
+        self._refuse(frame, Unavailable("the server failed to do this; its log says why"))
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def _create_topic(self, frame: Frame) -> Answer:
+        name, settings = frame.fields.get("topic"), frame.fields.get("settings", {})
+        if not isinstance(settings, dict):
+            raise BadArgument("settings", shown(settings), "must be an object")
+        return documents.encode_topic(self._store.create_topic(name, **settings)), []  # type: ignore[arg-type]
+
+    def _topic_to_publish(self, frame: Frame) -> Answer:
+        topic = self._store._catalog.to_publish(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001
+        return documents.encode_topic(self._store.topic(topic.name)), []
+
+    def _retain(self, frame: Frame) -> Answer:
+        segments, freed = self._store.retain(frame.fields.get("topic"))
+        return {"segments": segments, "bytes": freed}, []
+
+    def _flush(self, _: Frame) -> Answer:
+        self._store.flush()
+        return {}, []
+
+    def _topic(self, frame: Frame) -> Topic:
+        return self._store._catalog.get(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def _publish(self, frame: Frame) -> Answer | None:
+        """Store one batch; the answer is sent when it is committed."""
+        topic = self._topic(frame)
+        partition = topic.check_partition(frame.fields.get("partition"))
+        batch = _adopt(topic, frame.payload)
+        sync = frame.fields.get("sync")
+        if sync is not None and not topic.logs[partition].always:
+            self._begin(frame, asyncio.to_thread(self._append_strictly, topic, partition, batch, SyncMode.of(sync)))
+            return None
+        if not self._store.has_threads:
+            # Nobody commits by itself there, so this thread of ours must.
+            self._begin(frame, asyncio.to_thread(self._append_here, topic, partition, batch))
+            return None
+        if batch.producer is None:
+            if not topic.logs[partition].always:
+                first = self._store._volume.append(topic.logs[partition], batch)  # noqa: SLF001
+                return _published(topic, batch, first, duplicate=False)
+            ticket, duplicate = self._store._volume.submit(topic.logs[partition], batch), False  # noqa: SLF001
+        else:
+            offset, pending, duplicate = topic.gate(partition).submit(batch)
+            if pending is None:
+                assert offset is not None
+                return _published(topic, batch, offset, duplicate=duplicate)
+            ticket = pending
+
+        def answer() -> None:
+            if ticket.error is not None:
+                self._refuse(frame, ticket.error)
+            else:
+                assert ticket.first_offset is not None
+                self._answer(frame, *_published(topic, batch, ticket.first_offset, duplicate=duplicate))
+
+        def done(_: Ticket) -> None:
+            self._completions.add(answer)
+
+        ticket.on_done(done)
+        return None
+
+    def _append_strictly(self, topic: Topic, partition: int, batch: EncodedBatch, mode: SyncMode) -> Answer:
+        first = self._store._volume.append(topic.logs[partition], batch, sync=mode)  # noqa: SLF001
+        return _published(topic, batch, first, duplicate=False)
+
+    @staticmethod
+    def _append_here(topic: Topic, partition: int, batch: EncodedBatch) -> Answer:
+        receipt = topic.append_batch(partition, batch)
+        return _published(topic, batch, receipt.offset, duplicate=receipt.duplicate)
+
+    def _publish_once(self, frame: Frame) -> Answer:
+        """Messages with a deduplication key: the one slow way, message by message."""
+        topic = self._topic(frame)
+        batches = split_batches(frame.payload)
+        if len(batches) != 1:
+            raise BadBytes("payload", f"has {len(batches)} batches where one is due")
+        source = batches[0]
+        source.verify()
+        count = len(source)
+        receipts = topic.publish_many(
+            [_bytes(source.value(index)) for index in range(count)],
+            [_bytes(source.key(index)) for index in range(count)],
+            [source.headers(index) for index in range(count)],
+            frame.fields.get("partition"),
+            [None if time_us is None else time_us / 1e6 for time_us in frame.fields.get("times_us") or [None] * count],
+            [_bytes(source.dedup_key(index)) for index in range(count)],
+            frame.fields.get("sync"),
+        )
+        return {"receipts": [[one.partition, one.offset, one.duplicate] for one in receipts]}, []
+
+    def _open_producer(self, frame: Frame) -> Answer:
+        name = frame.fields.get("name")
+        check_name("producer", name)  # type: ignore[arg-type]
+        identity, incarnation = self._store._producers.open(name, self._topic(frame).logs)  # type: ignore[arg-type]  # noqa: SLF001
+        return {"id": identity, "incarnation": incarnation}, []
+
+    def _transact(self, frame: Frame) -> Answer:
+        """Batches to topics and acks of deliveries, all or nothing."""
+        transaction = self._store.transaction()
+        batches = split_batches(frame.payload)
+        parts = frame.fields.get("parts", [])
+        if len(parts) != len(batches):
+            raise BadArgument("parts", str(len(parts)), f"must name a topic and a partition for each of {len(batches)} batches")
+        for (name, partition), batch in zip(parts, batches, strict=True):
+            topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+            transaction.add_batch(topic, topic.check_partition(partition), _adopt(topic, batch.buffer))
+        for handle, tags in frame.fields.get("acks", []):
+            subscription = self._subscription(handle)
+            found, missing = subscription.peek(tags)
+            if missing:
+                raise subscription.expired(missing)
+            for delivery in found:
+                transaction.ack(delivery)
+        transaction.commit()
+        for handle, tags in frame.fields.get("acks", []):
+            self._subscription(handle).take(tags)
+        return {"offsets": transaction.first_offsets}, []
+
+    # -- stages -----------------------------------------------------------------------------------------------------
+
+    async def _stage(self, frame: Frame) -> Answer:
+        if len(self._stages) >= STAGES_MAX:
+            raise Unavailable(f"this connection has {STAGES_MAX} unfinished stages; finish or abandon some")
+        stage = await asyncio.to_thread(self._store.stage, frame.fields.get("producer"))  # type: ignore[arg-type]
+        handle = self._take_handle()
+        self._stages[handle] = stage
+        return {"handle": handle, "stage": stage.identity}, []
+
+    def _take_handle(self) -> int:
+        self._next_handle += 1
+        return self._next_handle
+
+    def _open_stage(self, frame: Frame) -> OpenStage:
+        handle = frame.fields.get("handle")
+        stage = self._stages.get(handle) if type(handle) is int else None
+        if stage is None:
+            raise StageNotFound(str(handle))
+        return stage
+
+    def _stage_add(self, frame: Frame) -> Answer:
+        stage = self._open_stage(frame)
+        for (name, partition), batch in zip(frame.fields.get("parts", []), split_batches(frame.payload), strict=True):
+            topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+            stage.add_batch(topic, topic.check_partition(partition), _adopt(topic, batch.buffer))
+        return {}, []
+
+    def _stage_finish(self, frame: Frame) -> Answer:
+        stage = self._open_stage(frame)
+        identity = stage.finish()
+        self._stages.pop(frame.fields["handle"], None)
+        return {"stage": identity}, []
+
+    def _stage_abandon(self, frame: Frame) -> Answer:
+        self._open_stage(frame).abandon()
+        self._stages.pop(frame.fields["handle"], None)
+        return {}, []
+
+    def _commit(self, frame: Frame) -> Answer:
+        fields = frame.fields
+        result = self._store.commit(fields.get("producer"), fields.get("number"), _texts(frame, "stages"))  # type: ignore[arg-type]
+        return {"messages": result.messages, "duplicate": result.duplicate}, []
+
+    def _committed(self, frame: Frame) -> Answer:
+        result = self._store.committed(frame.fields.get("producer"), frame.fields.get("number"))  # type: ignore[arg-type]
+        return {"messages": None if result is None else result.messages}, []
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, frame: Frame) -> Answer:
+        if len(self._subscriptions) >= CONSUMERS_MAX:
+            raise Unavailable(f"this connection has {CONSUMERS_MAX} consumers; close some")
+        options = frame.fields.get("options", {})
+        if not isinstance(options, dict):
+            raise BadArgument("options", shown(options), "must be an object")
+        if "start" in options:
+            options["start"] = documents.decode_place("start", options["start"])
+        store, fields = self._store, frame.fields
+        consumer = await asyncio.to_thread(lambda: store.subscribe(fields.get("topic"), fields.get("group"), **options))  # type: ignore[arg-type]
+        if self._closed:
+            await asyncio.to_thread(consumer.close)
+            raise Unavailable("the connection was closed")
+        handle = self._take_handle()
+
+        def push(told: dict[str, Any], payload: list[Buffer]) -> None:
+            if not self._closed:
+                self._send(encode_frame(PUSH, Call.FETCH, handle, told, payload))
+
+        subscription = Subscription(consumer, options.get("concurrency", 1), push)
+        subscription.set_writable(may_write=self._may_write)
+        self._subscriptions[handle] = subscription
+        return {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
+                "partitions": len(consumer._group.cursors)}, []  # fmt: skip  # noqa: SLF001
+
+    def _subscription(self, handle: Any) -> Subscription:
+        found = self._subscriptions.get(handle) if type(handle) is int else None
+        if found is None:
+            raise BadArgument("consumer", shown(handle), "this connection has no such consumer")
+        return found
+
+    def _of(self, frame: Frame) -> Subscription:
+        return self._subscription(frame.fields.get("consumer"))
+
+    async def _fetch(self, frame: Frame) -> Answer:
+        count = check_whole_number("count", frame.fields.get("count"), 1, GET_MANY_MAX)
+        self._waiting.add(frame.correlation)
+        try:
+            return await self._of(frame).fetch(count, frame.fields.get("wait"))
+        finally:
+            self._waiting.discard(frame.correlation)
+
+    def _credit(self, frame: Frame) -> Answer:
+        self._of(frame).add_credit(check_whole_number("messages", frame.fields.get("messages"), 0, GET_MANY_MAX))
+        return {}, []
+
+    async def _ack(self, frame: Frame) -> Answer:
+        if self._is_finished(frame):
+            return {"late": 0}, []
+        late = self._of(frame).ack(frame.fields.get("tags"))
+        if frame.fields.get("wait"):
+            await asyncio.to_thread(self._store.flush)
+        return {"late": late}, []
+
+    def _is_finished(self, frame: Frame) -> bool:
+        """Of a call that also ends a handler: whether that had finished its message itself. Raises `LeaseExpired`."""
+        tag = frame.fields.get("ends")
+        return tag is not None and not self._of(frame).end_handler(tag)
+
+    def _nack(self, frame: Frame) -> Answer:
+        if self._is_finished(frame):
+            return {"late": 0}, []
+        fields = frame.fields
+        late = self._of(frame).nack(
+            fields.get("tags"), delay=fields.get("delay"), reason=fields.get("reason"), reject=bool(fields.get("reject"))
+        )
+        return {"late": late}, []
+
+    def _extend(self, frame: Frame) -> Answer:
+        subscription = self._of(frame)
+        delivery = subscription.find(frame.fields.get("tag"))
+        if delivery is None:
+            return {"late": 1}, []
+        group = delivery._lot.member.group  # noqa: SLF001
+        if frame.fields.get("begins"):
+            group.begin(delivery)
+        else:
+            group.extend(delivery, frame.fields.get("seconds"))
+        return {"late": 0}, []
+
+    def _return(self, frame: Frame) -> Answer:
+        if self._is_finished(frame):
+            return {}, []
+        self._of(frame).give_back(frame.fields.get("tags"))
+        return {}, []
+
+    def _pause(self, frame: Frame) -> Answer:
+        consumer = self._of(frame).consumer
+        if frame.fields.get("paused"):
+            consumer.pause()
+        else:
+            consumer.resume()
+        return {}, []
+
+    def _commit_position(self, frame: Frame) -> Answer:
+        self._of(frame).consumer.commit(frame.fields.get("position"), frame.fields.get("partition"))  # type: ignore[arg-type]
+        return {}, []
+
+    async def _unsubscribe(self, frame: Frame) -> Answer:
+        subscription = self._of(frame)
+        del self._subscriptions[frame.fields["consumer"]]
+        subscription.stop_pushing()
+        await asyncio.to_thread(subscription.close)
+        return {}, []
+
+    def _cancel(self, frame: Frame) -> Answer:
+        task = self._tasks.get(frame.fields.get("correlation", 0))
+        if task is not None:
+            task.cancel()
+        return {}, []
+
+    # -- groups -----------------------------------------------------------------------------------------------------
+
+    def _delete_group(self, frame: Frame) -> Answer:
+        self._store.delete_group(frame.fields.get("topic"), frame.fields.get("group"))  # type: ignore[arg-type]
+        return {}, []
+
+    def _seek(self, frame: Frame) -> Answer:
+        fields = frame.fields
+        to = fields.get("to")
+        if isinstance(to, dict) and "time_us" not in to:
+            to = {int(partition): documents.decode_place("to", where) for partition, where in to.items()}
+        else:
+            to = documents.decode_place("to", to)
+        self._store.seek(fields.get("topic"), fields.get("group"), to, partition=fields.get("partition"))  # type: ignore[arg-type]
+        return {}, []
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def _positions(self, frame: Frame) -> Answer:
+        logs = self._topic(frame).logs
+        ends = self._store._volume.ends(logs)  # noqa: SLF001
+        return {"starts": [log.log_start for log in logs], "ends": ends}, []
+
+    def _read(self, frame: Frame) -> Answer:
+        topic = self._topic(frame)
+        log = topic.logs[topic.check_partition(frame.fields.get("partition"))]
+        offset = check_whole_number("offset", frame.fields.get("offset"), 0, (1 << 63) - 1)
+        size = check_whole_number("bytes", frame.fields.get("bytes", 1 << 20), 1, READ_BYTES_MAX)
+        return {}, [batch.buffer for batch in log.read(offset, size)]
+
+    def _offset_of_time(self, frame: Frame) -> Answer:
+        topic = self._topic(frame)
+        log = topic.logs[topic.check_partition(frame.fields.get("partition"))]
+        return {
+            "offset": log.offset_of_time(check_whole_number("time_us", frame.fields.get("time_us"), -(1 << 63), (1 << 63) - 1))
+        }, []
+
+    # -- dead letters -----------------------------------------------------------------------------------------------
+
+    def _dead_letters(self, frame: Frame) -> Answer:
+        """The offsets of those that are there; the messages are read like any others."""
+        box = self._store.dead_letters(frame.fields.get("topic"))  # type: ignore[arg-type]
+        if frame.fields.get("count"):
+            return {"count": len(box)}, []
+        return {"places": [[one.partition, one.offset] for one in box.list(frame.fields.get("max_messages"))]}, []
+
+    def _take_out(self, frame: Frame, *, republish: bool) -> Answer:
+        box = self._store.dead_letters(frame.fields.get("topic"))  # type: ignore[arg-type]
+        offsets = frame.fields.get("offsets")
+        return {"count": box.replay(offsets=offsets) if republish else box.discard(offsets=offsets)}, []
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def set_writable(self, *, may_write: bool) -> None:
+        """The connection takes more, or is full."""
+        self._may_write = may_write
+        for subscription in self._subscriptions.values():
+            subscription.set_writable(may_write=may_write)
+
+    def end_waits(self) -> None:
+        """End the calls that wait for messages."""
+        for correlation in self._waiting:
+            task = self._tasks.get(correlation)
+            if task is not None:
+                task.cancel()
+
+    def disconnect(self, *, orderly: bool) -> Callable[[], None]:
+        """The connection is gone. Returns what is left to do, which waits for the disk."""
+        self._closed = True
+        for task in list(self._tasks.values()):
+            task.cancel()
+        subscriptions, self._subscriptions = list(self._subscriptions.values()), {}
+        stages, self._stages = list(self._stages.values()), {}
+        for subscription in subscriptions:
+            subscription.stop_pushing()
+
+        def release() -> None:
+            for subscription in subscriptions:
+                if orderly:
+                    subscription.close()
+                else:
+                    subscription.lose()
+            for stage in stages:
+                stage.abandon()
+
+        return release
+
+
+def _adopt(topic: Topic, data: Buffer) -> EncodedBatch:
+    """A client's batch, checked. Raises `BadBytes`, `MessageTooLarge`."""
+    batch = EncodedBatch.adopt(data)
+    topic.check_batch(batch)
+    return batch
+
+
+def _published(topic: Topic, batch: EncodedBatch, first: int, *, duplicate: bool) -> Answer:
+    if not duplicate:
+        topic.published += batch.count
+    return {"offset": first, "duplicate": duplicate}, []
+
+
+def _bytes(view: memoryview | None) -> bytes | None:
+    return None if view is None else bytes(view)
+
+
+def _texts(frame: Frame, name: str) -> list[str]:
+    values = frame.fields.get(name)
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        raise BadArgument(name, shown(values), "must be a list of texts")
+    return values

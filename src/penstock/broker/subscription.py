@@ -1,0 +1,217 @@
+"""
+A consumer of a client that is somewhere else.
+
+The client names its deliveries by tags, numbers that count up. It takes messages in two ways: it asks for some and waits (`fetch`), or
+gives credit, and messages are pushed as they come, as many as the credit allows. What was handed out and is not finished is held
+here; it is given back, and the oldest counted as failed, when the connection is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from penstock.aio.consumer import AsyncConsumer
+from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError
+from penstock.wire.deliveries import encode_deliveries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.files import Buffer
+    from penstock.groups.delivery import Delivery
+    from penstock.store.consumer import Consumer
+
+    Push = Callable[[dict[str, Any], list[Buffer]], None]
+
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
+"""What one answer or push holds, if it is more than one message."""
+PUSH_MESSAGES_MAX = 500
+PUSH_BYTES_MAX = 1024 * 1024
+"""What one push holds, so that a slow connection has little on its way."""
+
+
+class Subscription:
+    """One remote consumer. Used in the event loop; closed in any thread."""
+
+    def __init__(self, consumer: Consumer, concurrency: int, push: Push) -> None:
+        self.consumer = consumer
+        self._taking = AsyncConsumer(consumer)
+        self._concurrency = concurrency
+        self._push = push
+        self._held: dict[int, Delivery] = {}
+        self._next_tag = 1
+        self._credit = 0
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._has_credit = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+
+    # -- handing out ------------------------------------------------------------------------------------------------
+
+    async def fetch(self, count: int, wait: object) -> tuple[dict[str, Any], list[Buffer]]:
+        """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` raises."""
+        return self._hand_out(await self._taking.take(count, wait), ANSWER_BYTES_MAX)
+
+    def _hand_out(self, deliveries: Sequence[Delivery], bytes_max: int) -> tuple[dict[str, Any], list[Buffer]]:
+        size = 0
+        for at, delivery in enumerate(deliveries):
+            size += delivery._lot.each  # noqa: SLF001
+            if size > bytes_max and at:
+                # Not the client's yet: they are handed out again at once.
+                for later in deliveries[at:]:
+                    later._lot.member.group.give_back(later)  # noqa: SLF001
+                deliveries = deliveries[:at]
+                break
+        first = self._next_tag
+        lots, payload = encode_deliveries(deliveries, first)
+        for delivery in deliveries:
+            self._held[self._next_tag] = delivery
+            self._next_tag += 1
+        if len(self._held) > 2 * self.consumer.in_flight + 1_000:
+            self._forget_expired()
+        return {"lots": lots}, payload
+
+    def _forget_expired(self) -> None:
+        self._held = {tag: one for tag, one in self._held.items() if one._lot.member.holds(one)}  # noqa: SLF001
+
+    def add_credit(self, messages: int) -> None:
+        """So many more messages may be pushed; 0 takes back all credit that is left."""
+        self._credit = self._credit + messages if messages else 0
+        if self._credit > 0:
+            self._has_credit.set()
+            if self._pump is None:
+                self._pump = asyncio.get_running_loop().create_task(self._push_along())
+        else:
+            self._has_credit.clear()
+
+    def set_writable(self, *, may_write: bool) -> None:
+        """The connection takes more, or is full: then nothing is leased for it."""
+        if may_write:
+            self._may_write.set()
+        else:
+            self._may_write.clear()
+
+    async def _push_along(self) -> None:
+        while not self.consumer.closed:
+            await self._has_credit.wait()
+            await self._may_write.wait()
+            try:
+                found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX), None)
+            except PenstockError as error:
+                self._push({"code": error.code, "text": str(error)}, [])
+                return
+            if found:
+                fields, payload = self._hand_out(found, PUSH_BYTES_MAX)
+                handed = sum(lot[2][1] for lot in fields["lots"])
+                self._credit -= handed
+                if self._credit <= 0:
+                    self._has_credit.clear()
+                self._push(fields, payload)
+
+    # -- finishing --------------------------------------------------------------------------------------------------
+
+    def take(self, tags: Any) -> tuple[list[Delivery], int]:
+        """The deliveries of *tags* ([first, count] pairs), which are finished then, and how many of them are not there any more."""
+        found: list[Delivery] = []
+        missing = 0
+        for tag in expand_tags(tags, len(self._held)):
+            delivery = self._held.pop(tag, None)
+            if delivery is None:
+                missing += 1
+            else:
+                found.append(delivery)
+        return found, missing
+
+    def peek(self, tags: Any) -> tuple[list[Delivery], int]:
+        """Like `take`, and they stay."""
+        wanted = list(expand_tags(tags, len(self._held)))
+        found = [self._held[tag] for tag in wanted if tag in self._held]
+        return found, len(wanted) - len(found)
+
+    def expired(self, messages: int) -> LeaseExpired:
+        """The error for deliveries that are not there any more; the client knows which."""
+        return LeaseExpired(self.consumer.topic, 0, 0, messages)
+
+    def find(self, tag: Any) -> Delivery | None:
+        """The delivery of *tag*, which stays; None if it is not there any more."""
+        return self._held.get(tag) if type(tag) is int else None
+
+    def end_handler(self, tag: Any) -> bool:
+        """The handler of a delivery has ended. False: it had finished the message itself, and there is nothing left to do."""
+        delivery = self.find(tag)
+        if delivery is None:
+            return False
+        if delivery._lot.member.group.end(delivery):  # noqa: SLF001
+            return True
+        del self._held[tag]
+        return False
+
+    def ack(self, tags: Any) -> int:
+        """They are done; returns how many are not this consumer's any more."""
+        found, missing = self.take(tags)
+        return missing + self._late(lambda: self.consumer.ack(found))
+
+    def nack(self, tags: Any, *, delay: Any, reason: str | None, reject: bool) -> int:
+        """They failed; returns how many are not this consumer's any more. Raises `BadArgument`."""
+        known = [one for one in (self._held.get(tag) for tag in expand_tags(tags, len(self._held))) if one is not None]
+        group = self.consumer._group  # noqa: SLF001
+        late = self._late(lambda: group.nack(known, delay=delay, reason=reason, reject=reject)) if known else 0
+        _, missing = self.take(tags)
+        return missing + late
+
+    @staticmethod
+    def _late(work: Callable[[], object]) -> int:
+        try:
+            work()
+        except LeaseExpired as error:
+            return error.messages
+        return 0
+
+    def give_back(self, tags: Any) -> None:
+        """They were not handled, and that is nobody's fault."""
+        for delivery in self.take(tags)[0]:
+            delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def stop_pushing(self) -> None:
+        """Push no more. In the event loop."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+
+    def close(self) -> None:
+        """The client said goodbye: what it has not finished goes back uncounted. Waits for the disk."""
+        self._held.clear()
+        self.consumer.close()
+
+    def lose(self) -> None:
+        """
+        The connection was lost: as many of its oldest deliveries as it handled at once count as failed, the rest goes back uncounted.
+
+        Waits for the disk.
+        """
+        held = [one for one in self._held.values() if one._lot.member.holds(one)]  # noqa: SLF001
+        self._held.clear()
+        with contextlib.suppress(PenstockError):
+            if held:
+                self.consumer.nack(held[: self._concurrency], reason="the connection of its consumer was lost")
+        with contextlib.suppress(Closed, PenstockError):
+            self.consumer.close()
+
+
+def expand_tags(tags: Any, most: int) -> Iterable[int]:
+    """The tags that [first, count] pairs name. Raises `BadArgument`; no more are made than there can be."""
+    found: list[int] = []
+    if not isinstance(tags, list):
+        raise BadArgument("tags", str(tags)[:60], "must be a list of [first, count]")
+    for pair in tags:
+        if not isinstance(pair, list) or len(pair) != 2 or any(type(one) is not int or one < 0 for one in pair):
+            raise BadArgument("tags", str(pair)[:60], "must be a list of [first, count]")
+        first, count = pair
+        if count > most + 1_000_000:
+            raise BadArgument("tags", str(pair)[:60], "names more deliveries than there are")
+        found += range(first, first + count)
+    return found

@@ -1,0 +1,38 @@
+"""What a command works on: the store that its TARGET names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, overload
+
+from penstock.errors import UsageError
+from penstock.store.opening import open_store
+from penstock.store.store import MEMORY
+
+if TYPE_CHECKING:
+    from penstock.store.read_only import ReadOnlyStore
+    from penstock.store.store import Store
+
+
+@overload
+def open_target(target: str, *, read_only: Literal[True], create: bool = False) -> ReadOnlyStore: ...
+@overload
+def open_target(target: str, *, read_only: Literal[False] = False, create: bool = False) -> Store: ...
+def open_target(target: str, *, read_only: bool = False, create: bool = False) -> Store | ReadOnlyStore:
+    """
+    Open the store that *target* names; every command comes through here. With *create* it is made if there is none.
+
+    Raises what `penstock.open` raises, and `UsageError` for what a command cannot open.
+    """
+    path = local_path(target)
+    if read_only:
+        return open_store(path, read_only=True)
+    return open_store(path, create=create, auto_create=create)
+
+
+def local_path(target: str) -> str:
+    """The folder that *target* names. Raises `UsageError` where it names none."""
+    if "://" in target:
+        raise UsageError(f"the URL {target} is not supported yet by this version; give the path of the store's folder")
+    if target == MEMORY:
+        raise UsageError("a store in memory ends with its process, so a command cannot reach one; give the path of a folder")
+    return target

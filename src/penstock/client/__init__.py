@@ -1,0 +1,1 @@
+"""The store over the network: the same names and the same guarantees."""

@@ -1,0 +1,108 @@
+"""
+Where a server is: the URL that `penstock.open` takes.
+
+`penstock://host:port`, `penstocks://host:port` (TLS), `penstock+unix:///path/to/socket`. The port is 7420 if none is given. Options follow
+behind a question mark: `token` (or the variable PENSTOCK_TOKEN), and for TLS `ca`, `cert` and `key`, paths of PEM files.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.errors import BadArgument
+
+DEFAULT_PORT = 7420
+SCHEMES = ("penstock", "penstocks", "penstock+unix")
+_OPTIONS = {"token", "ca", "cert", "key"}
+
+
+class Address(NamedTuple):
+    """A parsed URL. The token is kept out of what is printed."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    options: dict[str, str]
+
+    def __repr__(self) -> str:
+        return self.url
+
+    @property
+    def url(self) -> str:
+        """The URL without options: fit for messages."""
+        if self.scheme == "penstock+unix":
+            return f"{self.scheme}://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def token(self) -> str | None:
+        """What tells the server who this is."""
+        return self.options.get("token") or os.environ.get("PENSTOCK_TOKEN")
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        """A connected socket. Raises `OSError`."""
+        if self.scheme == "penstock+unix":
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connected.settimeout(timeout_s)
+            try:
+                connected.connect(self.path)
+            except BaseException:
+                connected.close()
+                raise
+            connected.settimeout(None)
+            return connected
+        plain = socket.create_connection((self.host, self.port), timeout_s)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            connected = plain if self.scheme == "penstock" else self._context().wrap_socket(plain, server_hostname=self.host)
+        except BaseException:
+            plain.close()
+            raise
+        connected.settimeout(None)
+        return connected
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.options.get("ca"))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if "cert" in self.options:
+            context.load_cert_chain(self.options["cert"], self.options.get("key"))
+        return context
+
+
+def is_url(path: str) -> bool:
+    """Whether `penstock.open` is given a server and not a folder."""
+    return "://" in path
+
+
+def parse_address(url: str) -> Address:
+    """Raises `BadArgument`; what it says never shows a token."""
+    parts = urlsplit(url)
+    plain = f"{parts.scheme}://{parts.hostname or parts.path}"
+    if parts.scheme not in SCHEMES:
+        raise BadArgument("path", repr(plain), f"the servers of this version are {', '.join(f'{one}://' for one in SCHEMES)}")
+    if parts.username or parts.password:
+        raise BadArgument("path", repr(plain), "give the token as ?token=... or in PENSTOCK_TOKEN")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown or parts.fragment:
+        raise BadArgument(
+            "path", repr(plain), f"there is no option {', '.join(unknown) or '#...'}; there are token, ca, cert and key"
+        )
+    if parts.scheme == "penstock+unix":
+        if not parts.path or parts.netloc:
+            raise BadArgument("path", repr(plain), "a Unix socket is penstock+unix:///path/to/socket")
+        return Address(parts.scheme, "", 0, unquote(parts.path), options)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise BadArgument("path", repr(plain), str(error)) from None
+    if not parts.hostname or parts.path not in ("", "/"):
+        raise BadArgument("path", repr(plain), "a server is penstock://host:port")
+    return Address(parts.scheme, parts.hostname, DEFAULT_PORT if port is None else port, "", options)

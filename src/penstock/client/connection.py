@@ -1,0 +1,298 @@
+"""
+A connection to a server that comes back when it is lost.
+
+Theory of operation
+-------------------
+Any thread makes a call: it sends a frame and waits until the answer with its number comes. One thread for each connection reads, and
+hands each answer to who waits for it. When the connection breaks this thread connects again, with growing pauses; those who wait
+go on waiting. Then it greets the server, lets consumers subscribe again, and sends once more, in the same order, the calls that may be
+repeated: those that only look, and those that the server recognises (batches with a sequence, numbered commits). The others fail:
+what became of them is unknown. If the server stays away for `give_up_s`, all fail, and the next call tries anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadBytes, Closed, OutcomeUnknown, PenstockError, Unavailable
+from penstock.wire.calls import PROTOCOL_VERSION, Call
+from penstock.wire.failures import decode_error
+from penstock.wire.frame import ANSWER, ERROR, PUSH, REQUEST, Frame, FrameReader, encode_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.client.address import Address
+    from penstock.files import Buffer
+
+CONNECT_SECONDS = 10.0
+PAUSE_FIRST_SECONDS = 0.05
+PAUSE_MOST_SECONDS = 2.0
+_RECEIVE_BYTES = 256 * 1024
+
+
+class ConnectionLost(Unavailable):
+    """The connection broke while the call was on its way. Never leaves the client."""
+
+
+class Pending:
+    """A call on its way. `result` waits for it."""
+
+    __slots__ = ("_event", "call", "callback", "correlation", "error", "fields", "frame", "lost", "payload", "resend")
+
+    def __init__(
+        self, call: int, fields: dict[str, Any], payload: Sequence[Buffer], *, resend: bool, lost: PenstockError | None,
+        callback: Callable[[Pending], None] | None,
+    ) -> None:  # fmt: skip
+        self.call = call
+        self.fields = fields
+        self.payload = payload
+        self.resend = resend
+        self.lost = lost
+        self.callback = callback
+        self.correlation = 0
+        self.frame: Frame | None = None
+        self.error: PenstockError | None = None
+        self._event = threading.Lock()
+        self._event.acquire()
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self.frame is not None or self.error is not None
+
+    def finish(self, frame: Frame | None, error: PenstockError | None) -> None:
+        """The answer is there. Called once, in the reading thread."""
+        self.frame, self.error = frame, error
+        self._event.release()
+        if self.callback is not None:
+            self.callback(self)
+
+    def result(self) -> Frame:
+        """Wait for the answer. Raises the error that the server told, `Unavailable` or `OutcomeUnknown`."""
+        self._event.acquire()
+        self._event.release()
+        if self.error is not None:
+            raise self.error
+        assert self.frame is not None
+        return self.frame
+
+
+class Connection:
+    """One connection, for any number of threads."""
+
+    def __init__(self, address: Address, *, give_up_s: float = 30.0) -> None:
+        self.address = address
+        self.give_up_s = give_up_s
+        self.hello: dict[str, Any] = {}
+        self.generation = 0
+        """How often it was connected."""
+        self._pid = os.getpid()
+        self._socket: socket.socket | None = None
+        self._reader = FrameReader()
+        self._lock = threading.Lock()
+        """Over what follows, and over sending: frames of two calls must not mix, and go in the order of their numbers."""
+        self._pending: dict[int, Pending] = {}
+        self._next = 1
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._returning: list[Callable[[Callable[..., Frame]], None]] = []
+        self._pushes: dict[int, Callable[[Frame], None]] = {}
+        self._stop = threading.Event()
+        with self._lock:
+            self._connect()
+
+    # -- calling ----------------------------------------------------------------------------------------------------
+
+    def call(
+        self, call: int, fields: dict[str, Any] | None = None, payload: Sequence[Buffer] = (), *, resend: bool = True,
+        lost: PenstockError | None = None,
+    ) -> Frame:  # fmt: skip
+        """Ask, and wait for the answer. *resend*: it may be sent again when the connection was lost; else *lost* is raised then."""
+        return self.begin(call, fields or {}, payload, resend=resend, lost=lost).result()
+
+    def begin(
+        self, call: int, fields: dict[str, Any], payload: Sequence[Buffer] = (), *, resend: bool = True,
+        lost: PenstockError | None = None, callback: Callable[[Pending], None] | None = None,
+    ) -> Pending:  # fmt: skip
+        """Ask, and return at once. *callback* is called in the reading thread when the answer is there. Raises `Closed`."""
+        pending = Pending(call, fields, payload, resend=resend, lost=lost, callback=callback)
+        with self._lock:
+            if self._closed:
+                raise Closed(self.address.url)
+            if os.getpid() != self._pid:
+                raise Closed(f"{self.address.url}, which the parent process opened,")
+            if self._socket is None and self._thread is None:
+                self._connect()
+            pending.correlation = self._next
+            self._next += 1
+            self._pending[pending.correlation] = pending
+            if self._socket is not None:
+                self._transmit(pending)
+        return pending
+
+    def _transmit(self, pending: Pending) -> None:
+        """Send; an error is the reading thread's to notice."""
+        assert self._socket is not None
+        parts = encode_frame(REQUEST, pending.call, pending.correlation, pending.fields, pending.payload)
+        with contextlib.suppress(OSError):
+            self._socket.sendall(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def on_push(self, handle: int, handler: Callable[[Frame], None] | None) -> None:
+        """Give pushes for *handle* to *handler*, in the reading thread."""
+        if handler is None:
+            self._pushes.pop(handle, None)
+        else:
+            self._pushes[handle] = handler
+
+    def on_return(self, handler: Callable[[Callable[..., Frame]], None]) -> Callable[[], None]:
+        """Call *handler* with a way to make calls whenever the connection is made again; returns how to stop that."""
+        self._returning.append(handler)
+
+        def remove() -> None:
+            with contextlib.suppress(ValueError):
+                self._returning.remove(handler)
+
+        return remove
+
+    # -- connecting -------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Connect and greet. Under the lock. Raises `Unavailable`, or what the server refuses with."""
+        try:
+            made = self.address.connect(CONNECT_SECONDS)
+        except OSError as error:
+            raise Unavailable(f"{self.address.url} cannot be reached: {error}; is the server running?") from None
+        self._reader = FrameReader()
+        try:
+            made.settimeout(CONNECT_SECONDS)
+            greeting = {"version": PROTOCOL_VERSION, "token": self.address.token, "client": "python"}
+            self.hello = self._ask(made, Call.HELLO, greeting).fields
+            made.settimeout(None)
+            self.generation += 1
+            for handler in list(self._returning):
+                handler(lambda call, fields: self._ask(made, call, fields))
+        except (OSError, BadBytes) as error:
+            made.close()
+            raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}") from None
+        except BaseException:
+            made.close()
+            raise
+        self._socket = made
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read, name=f"penstock-client {self.address.url}", daemon=True)
+            self._thread.start()
+
+    def _ask(self, made: socket.socket, call: int, fields: dict[str, Any]) -> Frame:
+        """One call on a socket that nobody else uses yet."""
+        made.sendall(b"".join(encode_frame(REQUEST, call, 0, fields)))
+        while True:
+            data = made.recv(_RECEIVE_BYTES)
+            if not data:
+                raise OSError("it hung up")
+            for frame in self._reader.feed(data):
+                if frame.kind == ERROR:
+                    raise decode_error(frame.fields)
+                if frame.kind == ANSWER:
+                    return frame
+
+    def _read(self) -> None:
+        """The reading thread."""
+        while not self._closed:
+            made = self._socket
+            if made is None:
+                return
+            try:
+                data = made.recv(_RECEIVE_BYTES)
+                if not data:
+                    raise OSError("it hung up")
+                for frame in self._reader.feed(data):
+                    self._take(frame)
+            except (OSError, BadBytes) as error:
+                if not self._come_back(str(error)):
+                    return
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == PUSH:
+            handler = self._pushes.get(frame.correlation)
+            if handler is not None:
+                handler(frame)
+            return
+        pending = self._pending.pop(frame.correlation, None)
+        if pending is not None:
+            if frame.kind == ERROR:
+                pending.finish(None, decode_error(frame.fields))
+            else:
+                pending.finish(frame, None)
+
+    def _come_back(self, reason: str) -> bool:
+        """The connection is lost: try to get it back, and go on with what can be repeated. False: nobody reads any more."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            failed = [one for one in self._pending.values() if not one.resend]
+            for pending in failed:
+                del self._pending[pending.correlation]
+        for pending in failed:
+            lost = pending.lost or OutcomeUnknown("the call", f"the connection to {self.address.url} was lost: {reason}")
+            pending.finish(None, lost)
+        end = time.monotonic() + self.give_up_s
+        pause = PAUSE_FIRST_SECONDS
+        while not self._closed:
+            try:
+                with self._lock:
+                    self._connect()
+                    for pending in sorted(self._pending.values(), key=lambda one: one.correlation):
+                        self._transmit(pending)
+            except Unavailable as error:
+                if time.monotonic() > end:
+                    self._give_up(error)
+                    return False
+                self._stop.wait(pause * random.uniform(0.5, 1.5))
+                pause = min(pause * 2, PAUSE_MOST_SECONDS)
+            except PenstockError as error:
+                self._give_up(error)  # it is there, and refuses
+                return False
+            else:
+                return True
+        self._give_up(Closed(self.address.url))
+        return False
+
+    def _give_up(self, error: PenstockError) -> None:
+        with self._lock:
+            self._thread = None
+            failed = list(self._pending.values())
+            self._pending.clear()
+        for pending in failed:
+            pending.finish(None, error)
+
+    # -- closing ----------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Hang up. Calls that wait raise `Closed`. Closing twice does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            made, self._socket = self._socket, None
+            thread = self._thread
+        self._stop.set()
+        if made is not None:
+            with contextlib.suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)
+            made.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._give_up(Closed(self.address.url))

@@ -1,0 +1,373 @@
+"""
+A consumer of a group on a server.
+
+A message is asked for when it is wanted: so it is this consumer's from the moment it is handed out, and others can have it until then.
+Iterating asks for more than one at a time: the server pushes ahead what the credit allows, and the consumer gives new credit when half
+of it is used. When the connection was lost the consumer subscribes again, and what it held is void.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
+from penstock.client.connection import ConnectionLost
+from penstock.client.delivery import RemoteDelivery
+from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError
+from penstock.groups.dead_letters import reason_text
+from penstock.store.consumer import GET_MANY_MAX
+from penstock.wire.calls import Call
+from penstock.wire.deliveries import decode_deliveries
+from penstock.wire.failures import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.client.connection import Connection, Pending
+    from penstock.wire.frame import Frame
+
+READ_AHEAD_MAX = 100
+"""The most messages that are pushed ahead of an iterating consumer."""
+_LOST = "the connection was lost"
+
+
+class RemoteConsumer:
+    """Takes messages of a group. Made by `RemoteStore.subscribe`. Safe to use from many threads. See `penstock.Consumer`."""
+
+    def __init__(
+        self, connection: Connection, topic: str, group: str, options: dict[str, Any], forget: Callable[[RemoteConsumer], None]
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._wanted = {"topic": topic, "group": group, "options": options}
+        self._forget = forget
+        self._closed = False
+        self._paused = False
+        self._ahead: deque[RemoteDelivery] = deque()
+        self._arrived = threading.Condition()
+        self._credit = 0
+        self._streams = False
+        self._push_error: PenstockError | None = None
+        self._window = max(1, min(READ_AHEAD_MAX, int(options.get("prefetch", READ_AHEAD_MAX))))
+        self._generation = connection.generation
+        self._take_over(connection.call(Call.SUBSCRIBE, self._wanted, resend=False, lost=ConnectionLost(_LOST)))
+        self._generation = connection.generation
+        self._stop_returning = connection.on_return(self._subscribe_again)
+
+    def _take_over(self, answer: Frame) -> None:
+        fields = answer.fields
+        self._handle = int(fields["handle"])
+        self.topic = str(fields["topic"])
+        self.group = str(fields["group"])
+        self.ordered = bool(fields["ordered"])
+        self._partitions = int(fields["partitions"])
+        self._connection.on_push(self._handle, self._pushed)
+
+    def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
+        """The connection is back: what was held is void. In the reading thread."""
+        if self._closed:
+            return
+        self._connection.on_push(self._handle, None)
+        with self._arrived:
+            self._ahead.clear()
+            self._credit = 0
+            self._streams = False
+        self._take_over(ask(Call.SUBSCRIBE, self._wanted))
+        self._generation = self._connection.generation
+        if self._paused:
+            ask(Call.PAUSE, {"consumer": self._handle, "paused": True})
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def _call(self, call: int, **fields: Any) -> dict[str, Any]:
+        """A call that means nothing on another connection. Raises `ConnectionLost`."""
+        if self._closed:
+            raise Closed(f"the consumer of {self.topic}")
+        answer = self._connection.call(call, {"consumer": self._handle, **fields}, resend=False, lost=ConnectionLost(_LOST))
+        return answer.fields
+
+    # -- taking -----------------------------------------------------------------------------------------------------
+
+    def get(self, timeout: object = None) -> RemoteDelivery | None:
+        """The next message; None if none came within *timeout* seconds (None: wait for ever, 0: do not wait)."""
+        found = self._take(1, None if timeout is None else check_wait("timeout", timeout))
+        return found[0] if found else None
+
+    def get_many(self, count: int, timeout: object = None) -> list[RemoteDelivery]:
+        """Up to *count* messages: those that are there, and if there is none, the first that come within *timeout* seconds."""
+        check_whole_number("count", count, 1, GET_MANY_MAX)
+        return self._take(count, check_wait("timeout", timeout))
+
+    def _take(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
+        end = None if wait_s is None else time.monotonic() + wait_s
+        while True:
+            found = self._take_ahead(count)
+            if found:
+                return found
+            if self._closed:
+                raise Closed(f"the consumer of {self.topic}")
+            if self._connection.closed:
+                raise Closed(self._connection.address.url)
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if self._streams and left != 0:
+                with self._arrived:
+                    self._arrived.wait_for(lambda: self._ahead or self._closed or not self._streams, left)
+                continue
+            try:
+                return self._fetch(count, left)
+            except ConnectionLost:
+                if left == 0:
+                    return []
+
+    def _take_ahead(self, count: int) -> list[RemoteDelivery]:
+        found: list[RemoteDelivery] = []
+        with self._arrived:
+            while self._ahead and len(found) < count:
+                found.append(self._ahead.popleft())
+            if self._push_error is not None and not found:
+                error, self._push_error = self._push_error, None
+                self._streams = False
+                raise error
+        if found and self._streams:
+            self._refill()
+        return found
+
+    def _fetch(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
+        if self._closed:
+            raise Closed(f"the consumer of {self.topic}")
+        fields = {"consumer": self._handle, "count": count, "wait": wait_s}
+        generation = self._generation
+        frame = self._connection.call(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST))
+        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
+        return [RemoteDelivery(self, one, generation) for one in delivered]
+
+    async def take_in_loop(self, count: int) -> list[RemoteDelivery]:
+        """Up to *count* messages for the tasks of an event loop, which goes on meanwhile; may be empty."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+
+        def finish() -> None:
+            if not answered.done():
+                answered.set_result(None)
+
+        def wake(_: Pending) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(finish)
+
+        if self._closed:
+            raise Closed(f"the consumer of {self.topic}")
+        generation = self._generation
+        fields = {"consumer": self._handle, "count": count, "wait": None}
+        pending = self._connection.begin(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), callback=wake)
+        await answered
+        try:
+            frame = pending.result()
+        except ConnectionLost:
+            return []
+        return [RemoteDelivery(self, one, generation) for one in decode_deliveries(frame.fields.get("lots"), frame.payload)]
+
+    # -- pushing ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[RemoteDelivery]:
+        while True:
+            try:
+                if not self._streams and not self._closed:
+                    self._refill()
+                message = self.get()
+            except Closed:
+                return
+            except ConnectionLost:
+                continue
+            if message is not None:
+                yield message
+
+    def _refill(self) -> None:
+        """Give credit for what was used, when that is half of it."""
+        with self._arrived:
+            waiting = len(self._ahead)
+            wanted = self._window - waiting - self._credit
+            if self._streams and wanted * 2 < self._window:
+                return
+            self._credit += wanted
+            self._streams = True
+            handle = self._handle
+        self._connection.begin(Call.CREDIT, {"consumer": handle, "messages": wanted}, resend=False)
+
+    def _pushed(self, frame: Frame) -> None:
+        """In the reading thread."""
+        with self._arrived:
+            if "code" in frame.fields:
+                self._push_error = decode_error({"arguments": [frame.fields.get("text")], **frame.fields})
+                self._streams = False
+            else:
+                delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
+                self._credit -= len(delivered)
+                self._ahead.extend(RemoteDelivery(self, one, self._generation) for one in delivered)
+            self._arrived.notify_all()
+
+    # -- finishing --------------------------------------------------------------------------------------------------
+
+    def ack(self, messages: RemoteDelivery | Sequence[RemoteDelivery], *, wait: bool = False) -> None:
+        """They are done. Durable within a few milliseconds; with *wait* when this returns. Raises `LeaseExpired`."""
+        self._finish(Call.ACK, messages, wait=bool(wait))
+
+    def nack(self, messages: RemoteDelivery | Sequence[RemoteDelivery], *, delay: object = None, reason: object = None) -> None:
+        """They failed: deliver them again after *delay* seconds, or dead-letter them. Raises `LeaseExpired`."""
+        seconds = None if delay is None else check_seconds("delay", delay, 0, 1e9)
+        self._finish(Call.NACK, messages, delay=seconds, reason=reason_text(reason))
+
+    def reject(self, message: RemoteDelivery, reason: object = None) -> None:
+        """It can never be handled: dead-letter it now. Raises `LeaseExpired`."""
+        self._finish(Call.NACK, message, reason=reason_text(reason), reject=True)
+
+    def _finish(self, call: int, messages: RemoteDelivery | Sequence[RemoteDelivery], **fields: Any) -> None:
+        chosen = self._own(messages)
+        ours = [one for one in chosen if one.generation == self._generation]
+        late = len(chosen) - len(ours)
+        if ours:
+            try:
+                late += int(self._call(call, tags=ranges_of([one.tag for one in ours]), **fields)["late"])
+            except (ConnectionLost, Closed, LeaseExpired):
+                # They went back to their group, with the connection or by themselves.
+                late = len(chosen)
+        if late:
+            raise LeaseExpired(self.topic, chosen[0].partition, chosen[0].offset, late)
+
+    def extend(self, message: RemoteDelivery, seconds: object = None) -> None:
+        """Keep *message* for *seconds* from now on (default: the group's lease). Raises `LeaseExpired`."""
+        given = None if seconds is None else check_seconds("seconds", seconds, 0, 1e9)
+        self._keep(message, seconds=given)
+
+    def begin(self, message: RemoteDelivery) -> None:
+        """A handler runs: the lease goes on as long as it does, and the connection lives. Raises `LeaseExpired`."""
+        self._keep(message, begins=True)
+
+    def end(self, message: RemoteDelivery, error: BaseException | None) -> None:
+        """
+        The handler of *message* has ended: ack it, or nack it with the *error*, unless the handler has finished it.
+
+        Ctrl-C, cancellation and the end of a generator are no failures: then it goes back uncounted. Raises `LeaseExpired`.
+        """
+        if error is None:
+            self._finish(Call.ACK, message, ends=message.tag)
+        elif isinstance(error, Exception):
+            self._finish(Call.NACK, message, reason=reason_text(error), ends=message.tag)
+        else:
+            self.give_back(message, ends=message.tag)
+
+    def _keep(self, message: RemoteDelivery, **fields: Any) -> None:
+        self._own(message)
+        if message.generation != self._generation:
+            raise self._expired(message)
+        try:
+            late = self._call(Call.EXTEND, tag=message.tag, **fields)["late"]
+        except (ConnectionLost, Closed):
+            late = True
+        if late:
+            raise self._expired(message)
+
+    def _expired(self, message: RemoteDelivery) -> LeaseExpired:
+        return LeaseExpired(self.topic, message.partition, message.offset)
+
+    def give_back(self, message: RemoteDelivery, **fields: Any) -> None:
+        """It was not handled, and that is nobody's fault. Late ones change nothing."""
+        if message.generation == self._generation and not self._closed:
+            with contextlib.suppress(ConnectionLost):
+                self._call(Call.RETURN, tags=[[message.tag, 1]], **fields)
+
+    def _own(self, messages: RemoteDelivery | Sequence[RemoteDelivery]) -> Sequence[RemoteDelivery]:
+        if isinstance(messages, RemoteDelivery):
+            messages = [messages]
+        elif not isinstance(messages, (list, tuple)):
+            raise BadArgument("message", shown(messages), "must be a message that this group delivered, or a list of them")
+        for message in messages:
+            if not isinstance(message, RemoteDelivery) or message.consumer is not self:
+                raise BadArgument("message", shown(message), f"was not delivered by group {self.group!r} of {self.topic!r}")
+        return messages
+
+    def commit(self, position: int | RemoteDelivery, partition: int | None = None) -> None:
+        """All messages of a partition below the offset *position* are done; for a message: all up to it, and itself. Durable."""
+        if isinstance(position, RemoteDelivery):
+            self._own(position)
+            number, offset = position.partition, position.offset + 1
+        else:
+            offset = check_whole_number("position", position, 0, (1 << 63) - 1)
+            if partition is None and self._partitions > 1:
+                raise BadArgument("partition", "None", f"must be given: the topic has {self._partitions} partitions")
+            number = check_whole_number("partition", 0 if partition is None else partition, 0, self._partitions - 1)
+        self._call(Call.COMMIT_POSITION, position=offset, partition=number)
+
+    def flush(self) -> None:
+        """Return when every ack and nack so far is durable."""
+        self._connection.call(Call.FLUSH)
+
+    # -- flow -------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Hand out no more messages until `resume`."""
+        self._paused = True
+        self._call(Call.PAUSE, paused=True)
+
+    def resume(self) -> None:
+        """Hand out messages again."""
+        self._paused = False
+        self._call(Call.PAUSE, paused=False)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it was paused."""
+        return self._paused
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that it was handed and that are not finished."""
+        return 0 if self._closed else int(self._call(Call.CONSUMER)["in_flight"]) - len(self._ahead)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Give back what is not finished, and make durable what is. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_returning()
+        self._forget(self)
+        try:
+            if not self._connection.closed:
+                self._connection.call(
+                    Call.UNSUBSCRIBE, {"consumer": self._handle}, resend=False, lost=ConnectionLost("the connection was lost")
+                )
+        except (ConnectionLost, Closed, BadArgument):
+            pass  # it is gone
+        finally:
+            self._connection.on_push(self._handle, None)
+            with self._arrived:
+                self._ahead.clear()
+                self._arrived.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self.topic} in {self.group}{', closed' if self._closed else ''}>"
+
+
+def ranges_of(tags: list[int]) -> list[list[int]]:
+    """Tags as [first, count] pairs."""
+    found: list[list[int]] = []
+    for tag in tags:
+        if found and found[-1][0] + found[-1][1] == tag:
+            found[-1][1] += 1
+        else:
+            found.append([tag, 1])
+    return found

@@ -1,0 +1,74 @@
+"""The dead letters of a topic on a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.arguments import check_whole_number, shown
+from penstock.client.reading import remote_logs
+from penstock.errors import BadArgument
+from penstock.groups.dead_letters import SUFFIX
+from penstock.store import reading
+from penstock.wire.calls import Call
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterable, Iterator
+
+    from penstock.client.connection import Connection
+    from penstock.topics.message import Message
+
+
+class RemoteDeadLetters:
+    """Made by `RemoteStore.dead_letters`. See `penstock.DeadLetters`; a *filter* runs here, on what the server sends."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.list())
+
+    def list(self, max_messages: int | None = None) -> builtins.list[Message]:
+        """The dead letters that are there, oldest first."""
+        if max_messages is not None:
+            check_whole_number("max_messages", max_messages, 0, 1 << 62)
+        fields = {"topic": self._topic, "max_messages": max_messages}
+        places = self._connection.call(Call.DEAD_LETTERS, fields).fields["places"]
+        if not places:
+            return []
+        wanted = {(partition, offset) for partition, offset in places}
+        name = self._topic + SUFFIX
+        logs = list(enumerate(remote_logs(self._connection, name)))
+        first = min(offset for _, offset in places)
+        found = reading.messages(
+            name, [(number, log) for number, log in logs if number in {one for one, _ in places}], first, None, None
+        )
+        return [message for message in found if (message.partition, message.offset) in wanted]
+
+    def __len__(self) -> int:
+        return int(self._connection.call(Call.DEAD_LETTERS, {"topic": self._topic, "count": True}).fields["count"])
+
+    def replay(self, filter: Callable[[Message], bool] | None = None, offsets: Iterable[int] | None = None) -> int:  # noqa: A002
+        """Send dead letters back to their topic, and take them out; returns how many."""
+        return self._take_out(Call.REPLAY_DEAD_LETTERS, filter, offsets)
+
+    def discard(self, filter: Callable[[Message], bool] | None = None, offsets: Iterable[int] | None = None) -> int:  # noqa: A002
+        """Throw dead letters away; returns how many."""
+        return self._take_out(Call.DISCARD_DEAD_LETTERS, filter, offsets)
+
+    def _take_out(self, call: int, choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None) -> int:
+        wanted: builtins.list[int] | None = None
+        if offsets is not None:
+            try:
+                wanted = [check_whole_number("offsets", offset, 0, reading.OFFSET_MAX) for offset in offsets]
+            except TypeError:
+                raise BadArgument("offsets", shown(offsets), "must be a list of offsets") from None
+        if choose is not None:
+            if not callable(choose):
+                raise BadArgument("filter", shown(choose), "must be a function that takes a message")
+            known = None if wanted is None else set(wanted)
+            wanted = [one.offset for one in self.list() if (known is None or one.offset in known) and choose(one)]
+        # Not sent again if the answer is lost: what came later must not go with it.
+        fields = {"topic": self._topic, "offsets": wanted}
+        return int(self._connection.call(call, fields, resend=wanted is not None).fields["count"])

@@ -1,0 +1,62 @@
+"""`penstock.open`: a path means embedded, a URL means a server."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from penstock.arguments import check_seconds
+from penstock.client.address import is_url, parse_address
+from penstock.client.store import RemoteStore
+from penstock.errors import BadArgument, BadSetting
+from penstock.store.opening import open_store as open_path
+
+if TYPE_CHECKING:
+    from penstock.store.read_only import ReadOnlyStore
+    from penstock.store.store import Store
+
+    Path = str | os.PathLike[str]
+
+GIVE_UP_SECONDS = 30.0
+
+
+@overload
+def open_store(
+    path: Path, *, read_only: Literal[False] = False, create: bool = True, auto_create: bool = True, **settings: Any
+) -> Store: ...
+@overload
+def open_store(
+    path: Path, *, read_only: Literal[True], create: bool = True, auto_create: bool = True, **settings: Any
+) -> ReadOnlyStore: ...
+def open_store(
+    path: Path, *, read_only: bool = False, create: bool = True, auto_create: bool = True, **settings: Any
+) -> Store | ReadOnlyStore:
+    """
+    Open a store: in the folder *path*, in memory (``"memory:"``), or on a server (``"penstock://host:port"``).
+
+    A folder is made a store if it is none yet, unless *create* is False; one process owns it at a time, and others may open it with
+    *read_only*. With *auto_create* publishing makes a topic that is not there. *settings* are the store's settings by name
+    (docs/reference/settings.md); a server has its own, and its clients have `give_up`: after how many seconds without the server
+    calls raise `Unavailable` (default 30). Returns after recovery: what it serves is durable.
+
+    Raises:
+        StoreLocked: another process owns it; the error names its pid and host.
+        StoreNotFound: there is none, and it may not be made.
+        Unavailable: the server cannot be reached.
+        Corrupt: stored data is damaged; nothing was changed.
+        BadSetting, BadArgument: the call is wrong.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    if isinstance(text, str) and is_url(text):
+        if read_only:
+            raise BadArgument("read_only", "True", "a server says by your token what you may do")
+        give_up_s = check_seconds("give_up", settings.pop("give_up", GIVE_UP_SECONDS), 0, 1e6)
+        for name, value in settings.items():
+            raise BadSetting(name, value, "a server has its own settings; its clients have give_up")
+        # It has the same face; what it is made of is its own.
+        return cast("Store", RemoteStore(parse_address(text), auto_create=auto_create, give_up_s=give_up_s))
+    if read_only:
+        reader: ReadOnlyStore = open_path(path, read_only=True, create=create, auto_create=auto_create, **settings)
+        return reader
+    store: Store = open_path(path, create=create, auto_create=auto_create, **settings)
+    return store

@@ -1,0 +1,47 @@
+"""Reading a topic of a server without a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.wire.calls import Call
+from penstock.wire.deliveries import split_batches
+
+if TYPE_CHECKING:
+    from penstock.client.connection import Connection
+    from penstock.format.batch import Batch
+
+READ_BYTES = 1024 * 1024
+
+
+class RemoteLog:
+    """One partition, as `store/reading.py` wants it; start and end are those of the moment it was made."""
+
+    def __init__(self, connection: Connection, topic: str, partition: int, log_start: int, committed_end: int) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._partition = partition
+        self.log_start = log_start
+        self.committed_end = committed_end
+
+    def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Batch]:
+        """Committed batches from the one that holds *offset* on. Raises `OffsetOutOfRange`, `Corrupt`."""
+        fields = {"topic": self._topic, "partition": self._partition, "offset": offset, "bytes": bytes_max}
+        batches = split_batches(self._connection.call(Call.READ, fields).payload)
+        for batch in batches:
+            batch.verify()
+        return batches
+
+    def offset_of_time(self, time_us: int) -> int:
+        """The first offset appended at or after a time."""
+        fields = {"topic": self._topic, "partition": self._partition, "time_us": time_us}
+        return int(self._connection.call(Call.OFFSET_OF_TIME, fields).fields["offset"])
+
+
+def remote_logs(connection: Connection, topic: str) -> list[RemoteLog]:
+    """All partitions of *topic*, at one moment. Raises `TopicNotFound`."""
+    fields = connection.call(Call.POSITIONS, {"topic": topic}).fields
+    return [
+        RemoteLog(connection, topic, partition, start, end)
+        for partition, (start, end) in enumerate(zip(fields["starts"], fields["ends"], strict=True))
+    ]

@@ -1,0 +1,103 @@
+"""A stage on a server."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.client.connection import ConnectionLost
+from penstock.errors import PenstockError, Unavailable, UsageError
+from penstock.topics.encoder import Columns
+from penstock.wire.calls import Call
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.client.connection import Connection
+    from penstock.client.transaction import Target
+    from penstock.format.batch import EncodedBatch
+
+GATHER_BYTES = 1024 * 1024
+"""What is gathered here before it is sent."""
+
+
+class RemoteStage:
+    """A stage that takes messages; for one thread. See `penstock.OpenStage`. It is gone if the connection is lost before `finish`."""
+
+    def __init__(self, connection: Connection, producer: str, to_publish: Target) -> None:
+        self._connection = connection
+        self._to_publish = to_publish
+        answer = self._call(Call.STAGE, {"producer": producer}, [])
+        self._handle = int(answer["handle"])
+        self.identity = str(answer["stage"])
+        self.messages = 0
+        self._ended = False
+        self._parts: list[tuple[str, int]] = []
+        self._batches: list[bytearray] = []
+
+    def _call(self, call: int, fields: dict[str, Any], payload: list[bytearray]) -> dict[str, Any]:
+        try:
+            return self._connection.call(call, fields, payload, resend=False, lost=ConnectionLost("lost")).fields
+        except ConnectionLost:
+            raise Unavailable("the connection was lost, and the stage with it; begin another one") from None
+
+    def publish(self, topic: str, value: object, *, key: object = None, headers: object = None, partition: object = None,
+                timestamp: object = None) -> None:  # fmt: skip
+        """Publish a message when the stage is committed."""
+        self._check()
+        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp))
+        batch, key_data = target.encode(value, key, headers, timestamp)
+        self._add(target.name, target.partition_for(key_data, partition), batch)
+
+    def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
+                     timestamps: object = None) -> None:  # fmt: skip
+        """Publish messages when the stage is committed."""
+        self._check()
+        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None))
+        columns = Columns(target, values, keys, headers, timestamps, None)
+        if columns.values:
+            for number, _, batch in columns.split(partition):
+                self._add(target.name, number, batch)
+
+    def _add(self, topic: str, partition: int, batch: EncodedBatch) -> None:
+        batch.stamp(0, 0, 0, 0, 0, 0)
+        self._parts.append((topic, partition))
+        self._batches.append(batch.data)
+        self.messages += batch.count
+        if sum(map(len, self._batches)) >= GATHER_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        if self._batches:
+            parts, batches = self._parts, self._batches
+            self._parts, self._batches = [], []
+            self._call(Call.STAGE_ADD, {"handle": self._handle, "parts": parts}, batches)
+
+    def _check(self) -> None:
+        if self._ended:
+            raise UsageError("the stage has ended; begin another one")
+
+    def finish(self) -> str:
+        """Make the stage durable; returns its id, for `commit`."""
+        self._check()
+        self._send()
+        self._ended = True
+        return str(self._call(Call.STAGE_FINISH, {"handle": self._handle}, [])["stage"])
+
+    def abandon(self) -> None:
+        """Drop it."""
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(PenstockError):
+                self._call(Call.STAGE_ABANDON, {"handle": self._handle}, [])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._ended:
+            return
+        if error is None:
+            self.finish()
+        else:
+            self.abandon()

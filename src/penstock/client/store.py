@@ -1,0 +1,448 @@
+"""
+`penstock.open("penstock://host:port")`: a store on a server, with the names of `penstock.Store`.
+
+Messages are checked, and encoded as they will lie on the server's disk, here; the server stamps and stores the bytes. What each call
+means and raises is said in `penstock.Store`; besides, any call raises `Unavailable` when the server cannot be reached for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.arguments import check_seconds, check_whole_number, shown
+from penstock.client.connection import Connection, ConnectionLost
+from penstock.client.consumer import RemoteConsumer
+from penstock.client.dead_letter_box import RemoteDeadLetters
+from penstock.client.publishing import Lanes, RemoteOutlet
+from penstock.client.reading import remote_logs
+from penstock.client.staging import RemoteStage
+from penstock.client.transaction import RemoteTransaction
+from penstock.errors import BadArgument, BadName, BadSetting, Closed, PenstockError, TopicNotFound, Unavailable
+from penstock.groups.dead_letters import SUFFIX
+from penstock.settings import TopicSettings
+from penstock.store import reading
+from penstock.store.producer import Producer, ProducerOptions
+from penstock.store.staging import NUMBER_MAX, Committed
+from penstock.store.store import PREFETCH_DEFAULT, Retained, TopicInfo
+from penstock.store.worker import STOP_SECONDS, Worker, Workers
+from penstock.topics import publication
+from penstock.topics.catalog import check_publishable
+from penstock.topics.encoder import Columns, MessageEncoder
+from penstock.topics.receipt import Receipt, Receipts
+from penstock.values import SyncMode, check_name
+from penstock.wire import documents
+from penstock.wire.calls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.client.address import Address
+    from penstock.format.batch import EncodedBatch
+    from penstock.format.batch_header import Producer as Identity
+    from penstock.store.stats import StoreStats
+    from penstock.store.store import GroupInfo
+    from penstock.topics.message import Message
+
+KIB = 1024
+_SECONDS = {"lease", "backoff", "backoff_max"}
+
+
+class RemoteStore:
+    """A store on a server. Safe to use from many threads. See `penstock.Store`."""
+
+    def __init__(self, address: Address, *, auto_create: bool = True, give_up_s: float = 30.0) -> None:
+        self.path = address.url
+        self._connection = Connection(address, give_up_s=give_up_s)
+        self._auto_create = auto_create
+        self._topics: dict[str, MessageEncoder] = {}
+        self._lanes = Lanes(self._connection)
+        self._consumers: set[RemoteConsumer] = set()
+        self._producers: set[Producer] = set()
+        self._workers = Workers()
+        self._close_lock = threading.Lock()
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, **settings: Any) -> TopicInfo:
+        """Create a topic; durable when it returns. See `Store.create_topic`."""
+        self._check_open()
+        check_publishable(name)
+        given = {
+            key: check_seconds(key, value, 0, 1e9) if key in ("segment_age", "dedup_window", "retention_age") else value
+            for key, value in settings.items()
+            if value is not None or key == "partitions"
+        }
+        for key, value in given.items():
+            if isinstance(value, SyncMode):
+                given[key] = value.value
+            elif not isinstance(value, (str, int, float, bool)):
+                raise BadSetting(key, shown(value), "must be a number or a text")
+        answer = self._connection.call(Call.CREATE_TOPIC, {"topic": name, "settings": given})
+        return self._know(documents.decode_topic(answer.fields))
+
+    def _know(self, info: TopicInfo) -> TopicInfo:
+        known = self._topics.get(info.name)
+        if known is None or (known.partitions, known.settings) != (info.partitions, info.settings):
+            self._topics[info.name] = MessageEncoder(info.name, info.partitions, info.settings)
+        return info
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics, by name."""
+        answer = self._connection.call(Call.TOPICS)
+        return [documents.decode_topic(one) for one in answer.fields["topics"]]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises `TopicNotFound`."""
+        self._check_open()
+        _check_topic_name(name)
+        return self._know(documents.decode_topic(self._connection.call(Call.TOPIC, {"topic": name}).fields))
+
+    def _to_publish(self, name: str, check: Callable[[MessageEncoder], object]) -> MessageEncoder:
+        """The topic that *name* publishes to; made after *check* has seen one like it, where that is allowed."""
+        self._check_open()
+        found = self._to_publish_later(name, check)
+        if name not in self._topics:
+            self._know(documents.decode_topic(self._connection.call(Call.TOPIC_TO_PUBLISH, {"topic": name}).fields))
+            return self._topics[name]
+        return found
+
+    def _to_publish_later(self, name: str, check: Callable[[MessageEncoder], object]) -> MessageEncoder:
+        """The same, but a topic that is not there yet is made by the server when it is published to."""
+        known = self._topics.get(name) if isinstance(name, str) else None
+        if known is not None and not name.endswith(SUFFIX):
+            return known
+        check_publishable(name)
+        try:
+            self.topic(name)
+        except TopicNotFound:
+            if not self._auto_create or not self._connection.hello.get("auto_create"):
+                raise
+            draft = self._draft(name)
+            check(draft)
+            return draft
+        return self._topics[name]
+
+    def _draft(self, name: str) -> MessageEncoder:
+        values = dict(self._connection.hello["default"])
+        return MessageEncoder(name, 1, TopicSettings(**{**values, "sync": SyncMode(values["sync"])}))
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+        dedup_key: str | bytes | None = None,
+        sync: str | SyncMode | None = None,
+    ) -> Receipt:
+        """Store one message and return where it lies. See `Store.publish`."""
+        target = self._to_publish(
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
+        )
+        mode = None if sync is None else SyncMode.of(sync)
+        dedup = publication.dedup_key_bytes(dedup_key)
+        if dedup is not None:
+            columns = Columns(
+                target, [value], None if key is None else [key], None if headers is None else [headers],
+                None if timestamp is None else [timestamp], [dedup],
+            )  # fmt: skip
+            return self._publish_once(target, columns, partition, mode)[0]
+        batch, key_data = target.encode(value, key, headers, timestamp)
+        number = target.partition_for(key_data, partition)
+        first, duplicate = self._send(target, number, batch, mode)
+        return Receipt(topic, number, first, duplicate)
+
+    def _send(self, target: MessageEncoder, number: int, batch: EncodedBatch, mode: SyncMode | None) -> tuple[int, bool]:
+        strict = None if mode is None or target.settings.sync is SyncMode.ALWAYS else mode.value
+
+        def encode(identity: Identity | None) -> EncodedBatch:
+            chosen = batch if identity is None else batch.with_producer(identity)
+            chosen.stamp(0, 0, 0, 0, 0, 0)
+            return chosen
+
+        first, _ = self._lanes.publish(target.name, number, encode, strict)
+        # That the server knew the batch already says only that an answer was lost on the way.
+        return first, False
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamps: Any = None,
+        dedup_keys: Any = None,
+        sync: str | SyncMode | None = None,
+    ) -> Receipts | list[Receipt]:
+        """Store several messages, all of each partition or none of them. See `Store.publish_many`."""
+        target = self._to_publish(
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync)
+        )
+        mode = None if sync is None else SyncMode.of(sync)
+        messages = Columns(target, values, keys, headers, timestamps, dedup_keys)
+        if messages.dedup_keys is not None:
+            return self._publish_once(target, messages, partition, mode)
+        if not messages.values:
+            return Receipts(topic, [])
+        parts = messages.split(partition)
+        ranges = [(number, self._send(target, number, batch, mode)[0], batch.count) for number, _, batch in parts]
+        return Receipts.of_parts(topic, ranges, [indices for _, indices, _ in parts])
+
+    def _publish_once(
+        self, target: MessageEncoder, messages: Columns, partition: int | None, mode: SyncMode | None
+    ) -> list[Receipt]:
+        """Messages with deduplication keys: the server looks at each."""
+        if partition is not None:
+            target.check_partition(partition)
+        if not messages.values:
+            return []
+        batch = messages.encode_all()
+        batch.stamp(0, 0, 0, 0, 0, 0)
+        fields = {
+            "topic": target.name, "partition": partition, "sync": None if mode is None else mode.value, "times_us": messages.times_us
+        }  # fmt: skip
+        every_key = messages.dedup_keys is not None and all(key is not None for key in messages.dedup_keys)
+        answer = self._connection.call(Call.PUBLISH_ONCE, fields, [batch.data], resend=every_key)
+        return [Receipt(target.name, *one) for one in answer.fields["receipts"]]
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger: Any = 0.005,
+        batch_messages: int = 1_000,
+        batch_bytes: int = 256 * KIB,
+        max_pending: int = 100_000,
+        when_full: str = "block",
+        name: str | None = None,
+    ) -> Producer:
+        """A producer that gathers messages into batches. See `Store.producer`."""
+        options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name)
+        target = self._to_publish(topic, lambda _: None)
+        producer = Producer(
+            RemoteOutlet(self._connection, target, options.name), self._producers.discard, options, background=True
+        )
+        self._producers.add(producer)
+        return producer
+
+    def transaction(self) -> RemoteTransaction:
+        """Messages to any topics and acks in any groups, all or nothing. See `Store.transaction`."""
+        self._check_open()
+        return RemoteTransaction(self._connection, self._to_publish_later, self._check_open)
+
+    def stage(self, producer: str) -> RemoteStage:
+        """A stage for messages that `commit` will publish. See `Store.stage`."""
+        self._check_open()
+        check_name("producer", producer)
+        return RemoteStage(self._connection, producer, self._to_publish)
+
+    def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+        """Publish all messages of *stages* at once, under *number*. See `Store.commit`."""
+        self._check_open()
+        check_name("producer", producer)
+        check_whole_number("number", number, 0, NUMBER_MAX)
+        fields = {"producer": producer, "number": number, "stages": _texts(stages)}
+        answer = self._connection.call(Call.COMMIT, fields).fields
+        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+
+    def abort(self, stages: Sequence[str]) -> int:
+        """Drop stages that will not be committed; returns how many were there."""
+        return int(self._connection.call(Call.ABORT, {"stages": _texts(stages)}).fields["count"])
+
+    def committed(self, producer: str, number: int) -> Committed | None:
+        """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
+        answer = self._connection.call(Call.COMMITTED, {"producer": producer, "number": number}).fields
+        return None if answer["messages"] is None else Committed(producer, number, int(answer["messages"]), duplicate=True)
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, group: str, **options: Any) -> RemoteConsumer:
+        """A new member of a group. See `Store.subscribe`."""
+        self._check_open()
+        _check_topic_name(topic)
+        check_name("group", group)
+        given: dict[str, Any] = {}
+        for name, value in options.items():
+            if name == "start":
+                given[name] = documents.encode_place("start", value)
+            elif name in ("prefetch", "prefetch_bytes", "concurrency"):
+                given[name] = check_whole_number(name, value, 1, 1 << 40)
+            elif value is None:
+                continue
+            elif name in _SECONDS:
+                given[name] = check_seconds(name, value, 0, 1e9)
+            elif isinstance(value, (str, int, float, bool)):
+                given[name] = value
+            else:
+                raise BadSetting(name, shown(value), "must be a number or a text")
+        try:
+            consumer = RemoteConsumer(self._connection, topic, group, given, self._consumers.discard)
+        except ConnectionLost:
+            raise Unavailable(f"the connection to {self.path} was lost; subscribe again") from None
+        self._consumers.add(consumer)
+        return consumer
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """All groups, or those of one topic."""
+        self._check_open()
+        if topic is not None:
+            _check_topic_name(topic)
+        answer = self._connection.call(Call.GROUPS, {"topic": topic})
+        return [documents.decode_group(one) for one in answer.fields["groups"]]
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group and its position; durable when it returns. Raises `GroupNotFound`."""
+        self._check_group(topic, group)
+        self._connection.call(Call.DELETE_GROUP, {"topic": topic, "group": group}, resend=False)
+
+    def _check_group(self, topic: str, group: str) -> None:
+        self._check_open()
+        _check_topic_name(topic)
+        check_name("group", group)
+
+    def seek(self, topic: str, group: str, to: Any, *, partition: int | None = None) -> None:
+        """Move a group. See `Store.seek`."""
+        self._check_group(topic, group)
+        if hasattr(to, "items"):
+            place: Any = {}
+            for number, where in to.items():
+                place[str(check_whole_number("partition", number, 0, 1 << 31))] = documents.encode_place("to", where)
+            if not place:
+                return
+        else:
+            place = documents.encode_place("to", to)
+        if partition is not None:
+            check_whole_number("partition", partition, 0, 1 << 31)
+        self._connection.call(Call.SEEK, {"topic": topic, "group": group, "to": place, "partition": partition})
+
+    def dead_letters(self, topic: str) -> RemoteDeadLetters:
+        """The dead letters of *topic*: list, replay, discard. Raises `TopicNotFound`."""
+        self.topic(topic)
+        return RemoteDeadLetters(self._connection, topic)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, topic: str, partition: int | None = None, *, start: Any = "earliest", end: Any = None, max_messages: int | None = None
+    ) -> Iterator[Message]:  # fmt: skip
+        """The committed messages from *start* up to, not with, *end*, without a group. See `Store.read`."""
+        return reading.messages(topic, self._chosen(topic, partition), start, end, max_messages)
+
+    def read_arrow(
+        self, topic: str, partition: int | None = None, *, start: Any = "earliest", end: Any = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Any]:  # fmt: skip
+        """The same as `pyarrow.RecordBatch`es. Needs pyarrow."""
+        return reading.arrow(self._chosen(topic, partition), start, end, columns)
+
+    def _chosen(self, topic: str, partition: int | None) -> list[tuple[int, Any]]:
+        self._check_open()
+        _check_topic_name(topic)
+        logs = remote_logs(self._connection, topic)
+        if partition is None:
+            return list(enumerate(logs))
+        number = check_whole_number("partition", partition, 0, 1 << 31)
+        if number >= len(logs):
+            raise TopicNotFound(topic, number)
+        return [(number, logs[number])]
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def worker(
+        self, topic: str, group: str, *, concurrency: int = 1, batch: int | None = None, **options: Any
+    ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+        """Let the decorated function handle the messages of *group*. See `Store.worker`."""
+        self._check_open()
+        check_whole_number("concurrency", concurrency, 1, 10_000)
+        if batch is not None:
+            check_whole_number("batch", batch, 1, 100_000)
+
+        def add(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            handled = concurrency * (batch or 1)
+            chosen = {"prefetch": max(PREFETCH_DEFAULT, handled), "concurrency": handled, **options}
+            self._workers.add(
+                Worker(function, lambda: self.subscribe(topic, group, **chosen), concurrency=concurrency, batch=batch, linger=0)
+            )
+            return function
+
+        return add
+
+    def run(self, *, stop_timeout: Any = STOP_SECONDS) -> None:
+        """Run the workers until `stop` is called or, in the main thread, SIGTERM or SIGINT comes."""
+        self._check_open()
+        self._workers.run(stop_timeout=stop_timeout)
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._workers.stop()
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def retain(self, topic: str | None = None) -> Retained:
+        """Remove what the topics' retention settings say, now. See `Store.retain`."""
+        self._check_open()
+        if topic is not None:
+            _check_topic_name(topic)
+        fields = self._connection.call(Call.RETAIN, {"topic": topic}).fields
+        return Retained(int(fields["segments"]), int(fields["bytes"]))
+
+    def stats(self) -> StoreStats:
+        """Numbers of this moment."""
+        return documents.decode_stats(self._connection.call(Call.STATS).fields)
+
+    def flush(self) -> None:
+        """Return when every ack and nack so far is durable."""
+        self._connection.call(Call.FLUSH)
+
+    def _check_open(self) -> None:
+        if self._connection.closed:
+            raise Closed(self.path)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._connection.closed
+
+    def close(self) -> None:
+        """Close consumers and producers, and hang up. Closing twice does nothing."""
+        with self._close_lock:
+            if self._connection.closed:
+                return
+            self._workers.stop()
+            for producer in list(self._producers):
+                with contextlib.suppress(PenstockError):
+                    producer.close()
+            for consumer in list(self._consumers):
+                with contextlib.suppress(PenstockError):
+                    consumer.close()
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteStore {self.path}{', closed' if self.closed else ''}>"
+
+
+def _check_topic_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise BadName("topic", shown(name))
+    check_name("topic", name)
+
+
+def _texts(values: Sequence[str]) -> list[str]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise BadArgument("stages", shown(values), "must be a list of stage ids")
+    return [str(value) for value in values]

@@ -1,0 +1,116 @@
+"""A transaction on a server: gathered here, committed there in one frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.arguments import shown
+from penstock.client.connection import ConnectionLost
+from penstock.client.consumer import ranges_of
+from penstock.client.delivery import RemoteDelivery
+from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, UsageError
+from penstock.topics.encoder import Columns, MessageEncoder
+from penstock.topics.receipt import Receipt
+from penstock.wire.calls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from penstock.client.connection import Connection
+    from penstock.client.consumer import RemoteConsumer
+    from penstock.format.batch import EncodedBatch
+
+    Target = Callable[[str, Callable[[MessageEncoder], object]], MessageEncoder]
+
+
+class RemoteTransaction:
+    """Gathers changes and commits them on the server at once; for one thread. See `penstock.Transaction`."""
+
+    def __init__(self, connection: Connection, to_publish: Target, check_open: Callable[[], None]) -> None:
+        self._connection = connection
+        self._to_publish = to_publish
+        self._check_open = check_open
+        self._batches: list[tuple[MessageEncoder, int, EncodedBatch]] = []
+        self._acks: dict[RemoteConsumer, dict[RemoteDelivery, None]] = {}
+        self._ended = False
+        self.receipts: list[Receipt] = []
+
+    def publish(self, topic: str, value: object, *, key: object = None, headers: object = None, partition: object = None,
+                timestamp: object = None) -> None:  # fmt: skip
+        """Publish a message when the transaction commits."""
+        self._check()
+        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp))
+        batch, key_data = target.encode(value, key, headers, timestamp)
+        self._batches.append((target, target.partition_for(key_data, partition), batch))
+
+    def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
+                     timestamps: object = None) -> None:  # fmt: skip
+        """Publish messages when the transaction commits."""
+        self._check()
+        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None))
+        columns = Columns(target, values, keys, headers, timestamps, None)
+        if columns.values:
+            self._batches += [(target, number, batch) for number, _, batch in columns.split(partition)]
+
+    def ack(self, message: RemoteDelivery) -> None:
+        """Finish *message* when the transaction commits. Raises `LeaseExpired` then if it is not its consumer's any more."""
+        self._check()
+        if not isinstance(message, RemoteDelivery):
+            raise BadArgument("message", shown(message), "must be a message that a group delivered")
+        self._acks.setdefault(message.consumer, {})[message] = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was committed or dropped."""
+        return self._ended
+
+    def _check(self) -> None:
+        if self._ended:
+            raise UsageError("the transaction has ended; begin another one")
+        self._check_open()
+
+    def commit(self) -> list[Receipt]:
+        """Make everything durable and visible at once; returns the receipts. See `Transaction.commit`."""
+        self._check()
+        self._ended = True
+        acks: list[Any] = []
+        first: RemoteDelivery | None = None
+        for consumer, chosen in self._acks.items():
+            for message in chosen:
+                first = first or message
+                if message.generation != consumer._generation:  # noqa: SLF001
+                    raise LeaseExpired(message.topic, message.partition, message.offset)
+            acks.append([consumer._handle, ranges_of([message.tag for message in chosen])])  # noqa: SLF001
+        if not self._batches and not acks:
+            return self.receipts
+        payload = []
+        for _, _, batch in self._batches:
+            batch.stamp(0, 0, 0, 0, 0, 0)
+            payload.append(batch.data)
+        fields = {"parts": [[target.name, number] for target, number, _ in self._batches], "acks": acks}
+        try:
+            answer = self._connection.call(Call.TRANSACT, fields, payload, resend=False, lost=ConnectionLost("lost"))
+        except ConnectionLost:
+            raise OutcomeUnknown("the transaction", f"the connection to {self._connection.address.url} was lost") from None
+        except LeaseExpired as error:
+            assert first is not None
+            raise LeaseExpired(first.topic, first.partition, first.offset, error.messages) from None
+        for (target, number, batch), offset in zip(self._batches, answer.fields["offsets"], strict=True):
+            self.receipts += [Receipt(target.name, number, offset + at) for at in range(batch.count)]
+        return self.receipts
+
+    def abort(self) -> None:
+        """Drop everything."""
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._ended:
+            return
+        if error is None:
+            self.commit()
+        else:
+            self.abort()

@@ -1,0 +1,49 @@
+"""Where a group's operations go, and who is told of suspects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.groups.cursor import Cursor
+
+Suspect = tuple[int, int, int]
+"""(group id, partition, offset)"""
+
+
+class Journal(Protocol):
+    """What a group needs of the registry (`registry.Groups`)."""
+
+    def note(self, operation: bytes) -> None:
+        """Buffer an operation that is made already."""
+        ...
+
+    def note_finished(self, cursor: Cursor, group_id: int, offsets: Sequence[int]) -> None:
+        """Buffer that *offsets* are finished."""
+        ...
+
+    def flush(self) -> None:
+        """Return when all that was noted so far is durable."""
+        ...
+
+    def claim_suspect(self, suspect: Suspect) -> bool:
+        """Whether *suspect* may be handed out: no other one is with anybody in this process."""
+        ...
+
+    def release_suspect(self, suspect: Suspect) -> None:
+        """It is not with anybody any more."""
+        ...
+
+    def release_suspects(self, group_id: int, partition: int, end: int) -> None:
+        """Those of a partition below *end* are not with anybody any more."""
+        ...
+
+    def has_suspect(self, group_id: int, partition: int) -> bool:
+        """Whether one of that partition is with somebody."""
+        ...
+
+    def wake(self) -> None:
+        """Something was noted: it is to be durable soon."""
+        ...

@@ -1,0 +1,260 @@
+"""
+What becomes of a message that was handed out: it is finished, or fails and comes again, or its lease goes on.
+
+Only who holds a message may say so. What was taken away meanwhile, because its lease ended, its cursor was moved, or in an ordered group
+something before it failed, is *late*: it changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+from penstock.groups import operations as ops
+from penstock.groups.dead_letters import is_dead_letter_topic
+from penstock.groups.delivery import COMMITTING, PARTITION_BITS, Lot
+from penstock.groups.failures import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.groups.book import Book
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.delivery import Delivery
+    from penstock.groups.moves import Moves
+    from penstock.settings import GroupSettings
+
+JITTER = 0.2
+"""A delay by default is between 80 % and 100 % of its nominal length, so that what failed together does not come back together."""
+
+
+class Settling:
+    """Settles the deliveries of one group. Guarded by the group's lock."""
+
+    __slots__ = ("_book", "_moves", "_random")
+
+    def __init__(self, book: Book, moves: Moves) -> None:
+        self._book = book
+        self._moves = moves
+        self._random = random.Random()
+
+    # -- finishing --------------------------------------------------------------------------------------------------
+
+    def ack_one(self, delivery: Delivery) -> bool:
+        """It is done; False if it is late."""
+        lot = delivery._lot  # noqa: SLF001
+        member, cursor = lot.member, lot.cursor
+        if not member.release(delivery):
+            return False
+        book = self._book
+        offset = delivery.offset
+        cursor.open.discard(offset)
+        if cursor.failures.offsets:
+            cursor.failures.discard(offset)
+        if cursor.suspects and offset in cursor.suspects:
+            cursor.suspects.discard(offset)
+            book.release_suspect(cursor, offset)
+        book.counters.acked += 1
+        book.journal.note_finished(cursor, book.identity, (offset,))
+        if cursor.successor is not None:
+            book.hand_over_if_idle(cursor)
+        if member.starved:
+            member.starved = False
+            book.waiters.wake_all()
+        return True
+
+    def ack_many(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """They are done; returns those that are late."""
+        late: list[Delivery] = []
+        by_cursor: dict[Cursor, list[int]] = {}
+        last: Lot | None = None
+        offsets: list[int] = []
+        for delivery in deliveries:
+            lot = delivery._lot  # noqa: SLF001
+            if not lot.member.release(delivery):
+                late.append(delivery)
+                continue
+            if lot is not last:
+                last = lot
+                offsets = by_cursor.setdefault(lot.cursor, [])
+            offsets.append(delivery.offset)
+        book = self._book
+        for cursor, offsets in by_cursor.items():
+            if (
+                not cursor.failures.offsets
+                and not cursor.suspects
+                and offsets == [*range(offsets[0], offsets[0] + len(offsets))]
+            ):
+                # One run, as it almost always is: they were handed out in this order.
+                cursor.open.remove_range(offsets[0], offsets[-1] + 1)
+            else:
+                for offset in offsets:
+                    if cursor.suspects and offset in cursor.suspects:
+                        book.release_suspect(cursor, offset)
+                    cursor.finish(offset)
+            book.counters.acked += len(offsets)
+            book.journal.note_finished(cursor, book.identity, offsets)
+            if cursor.successor is not None:
+                book.hand_over_if_idle(cursor)
+        if any(one.starved for one in book.members.values()):
+            for one in book.members.values():
+                one.starved = False
+            book.waiters.wake_all()
+        return late
+
+    # -- failing ----------------------------------------------------------------------------------------------------
+
+    def fail(
+        self, delivery: Delivery, reason: str, now: float, now_us: int, delay_s: float | None, *, reject: bool = False
+    ) -> None:
+        """A delivery, which its member holds no more, failed: count it, and see what becomes of the message."""
+        book = self._book
+        cursor, offset = delivery._lot.cursor, delivery.offset  # noqa: SLF001
+        known = cursor.failures.get(offset)
+        count = 1 if known is None else known.count + 1
+        exhausted = (reject or 0 < book.max_deliveries <= count) and not is_dead_letter_topic(book.topic)
+        first_s = now_us // 1_000_000 if known is None else known.first_s
+        failure = book.shared_failure(Failure(count, first_s, now_us // 1_000_000, reason, exhausted))
+        cursor.failures[offset] = failure
+        if cursor.suspects and offset in cursor.suspects:
+            # It failed, and whoever handled it is alive.
+            cursor.suspects.discard(offset)
+            book.release_suspect(cursor, offset)
+        if exhausted:
+            delay_s = 0.0
+        elif delay_s is None:
+            delay_s = self._backoff_s(book.settings, count)
+        book.journal.note(
+            ops.encode_failed(
+                cursor.partition, book.identity, cursor.generation,
+                ops.Failed(offset, now_us + round(delay_s * 1e6), failure.first_s, failure.last_s, count, reason, exhausted),
+            )
+        )  # fmt: skip
+        if exhausted:
+            self._moves.plan(cursor, offset, failure, delivery._batch, delivery._index)  # noqa: SLF001
+        elif delay_s > 0:
+            book.schedule(cursor, offset, now, delay_s)
+        else:
+            book.make_ready(cursor, offset)
+
+    def _backoff_s(self, settings: GroupSettings, count: int) -> float:
+        nominal_s = min(settings.backoff_ms / 1000 * 2.0 ** min(count - 1, 60), settings.backoff_max_ms / 1000)
+        return nominal_s * (1 - JITTER * self._random.random())
+
+    def give_back(self, delivery: Delivery) -> None:
+        """It was not handled, and that is nobody's fault: ready again at once, uncounted."""
+        lot = delivery._lot  # noqa: SLF001
+        self._book.make_ready(lot.cursor, delivery.offset)
+        self._book.note_ranges(ops.RETURNED, lot.cursor, lot.member, [(delivery.offset, delivery.offset + 1)])
+
+    def withdraw_behind(self, cursor: Cursor, offset: int) -> None:
+        """Take back everything behind *offset* in the partition of an ordered group, also what handlers have."""
+        book, member = self._book, cursor.member
+        if member is None:
+            return
+        kept = []
+        withdrawn = []
+        for table in (member.handed, member.extended):
+            for key, delivery in list(table.items()):
+                if delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch:  # noqa: SLF001
+                    if delivery.offset > offset and delivery._running is not COMMITTING:  # noqa: SLF001
+                        del table[key]
+                        member.held_bytes -= delivery._lot.each  # noqa: SLF001
+                        book.make_ready(cursor, delivery.offset)
+                        withdrawn.append(delivery.offset)
+                    else:
+                        kept.append(delivery)
+        if withdrawn:
+            book.note_ranges(ops.RETURNED, cursor, member, ops.ranges_of(sorted(withdrawn)))
+        book.return_lots(member, of=cursor)
+        cursor.ready &= cursor.open
+        cursor.epoch += 1
+        for delivery in kept:
+            # Before the failed one, and still being handled, or being finished by a transaction: it stays valid.
+            lot = delivery._lot  # noqa: SLF001
+            renewed = Lot(member, cursor, lot.batch, delivery._index, delivery._index + 1)  # noqa: SLF001
+            renewed.number = lot.number
+            delivery._lot = renewed  # noqa: SLF001
+        book.hand_over_if_idle(cursor)
+
+    # -- leases -----------------------------------------------------------------------------------------------------
+
+    def renew(self, delivery: Delivery, deadline: float, *, own_length: bool) -> None:
+        """Its lease ends at *deadline*; *own_length*: not as long after now as others."""
+        member = delivery._lot.member  # noqa: SLF001
+        member.drop(delivery)
+        member.held_bytes += delivery._lot.each  # noqa: SLF001
+        delivery._deadline = deadline  # noqa: SLF001
+        table = member.extended if own_length else member.handed
+        table[delivery.offset << PARTITION_BITS | delivery.partition] = delivery
+        self._book.deadline = min(self._book.deadline, deadline)
+
+    def ended(self, now: float, lease_s: float) -> Iterator[Delivery]:
+        """
+        Take out what has an ended lease, one after the other: each has failed. Leases of running handlers go on.
+
+        The caller lets each fail before it asks for the next, since that may take others away.
+        """
+        book = self._book
+        earliest = math.inf
+        for member in list(book.members.values()):
+            ended = []
+            for delivery in member.handed.values():
+                if delivery._deadline > now:  # noqa: SLF001
+                    break
+                ended.append(delivery)
+            ended += [delivery for delivery in member.extended.values() if delivery._deadline <= now]  # noqa: SLF001
+            for delivery in ended:
+                if not member.holds(delivery):
+                    continue  # withdrawn with one before it
+                if delivery._running:  # noqa: SLF001
+                    self.renew(delivery, now + lease_s, own_length=False)
+                    continue
+                member.drop(delivery)
+                lot = delivery._lot  # noqa: SLF001
+                if lot.epoch == lot.cursor.epoch:
+                    book.counters.expired += 1
+                    yield delivery
+                if member.starved:
+                    member.starved = False
+            if member.handed:
+                earliest = min(earliest, next(iter(member.handed.values()))._deadline)  # noqa: SLF001
+            for delivery in member.extended.values():
+                earliest = min(earliest, delivery._deadline)  # noqa: SLF001
+        book.hand_over_all_idle()
+        book.deadline = earliest
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def reserve(self, deliveries: Sequence[Delivery]) -> list[bytes]:
+        """Their leases do not end before `release`; returns the operations that finish them."""
+        # With the generation of now: what was leased before a seek finishes nothing behind it.
+        found: dict[tuple[Cursor, int], list[int]] = {}
+        for delivery in deliveries:
+            delivery._running = COMMITTING  # noqa: SLF001
+            cursor = delivery._lot.cursor  # noqa: SLF001
+            found.setdefault((cursor, cursor.generation), []).append(delivery.offset)
+        return [
+            operation
+            for (cursor, generation), offsets in found.items()
+            for operation in ops.encode_finished(cursor.partition, self._book.identity, generation, sorted(offsets))
+        ]
+
+    def release(self, deliveries: Sequence[Delivery], *, committed: bool) -> None:
+        """Those that were reserved are finished, or back with their consumer."""
+        book = self._book
+        for delivery in deliveries:
+            delivery._running = False  # noqa: SLF001
+            lot = delivery._lot  # noqa: SLF001
+            member, cursor = lot.member, lot.cursor
+            if committed:
+                if member.holds(delivery):
+                    member.drop(delivery)
+                    book.counters.acked += 1
+                book.release_suspect(cursor, delivery.offset)
+                member.starved = False
+            elif member.closed and lot.epoch == cursor.epoch:
+                book.make_ready(cursor, delivery.offset)
+        if committed:
+            book.hand_over_all_idle()

@@ -1,0 +1,274 @@
+"""Topics, groups and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from penstock.arguments import shown
+from penstock.errors import BadArgument, GroupNotFound, NotFound, TopicNotFound
+from penstock.server.http import representation as show
+from penstock.server.http import schemas
+from penstock.server.http.consuming import check_may_make_group
+from penstock.server.http.operations import Call, Parameter, operation
+from penstock.server.http.publishing import BASE64, check_topics_room
+from penstock.server.http.schemas import ref
+from penstock.values import MESSAGE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from penstock.store.store import GroupInfo
+
+PARTITIONS_MAX = 1_000
+_GROUP = "/v1/topics/{topic}/groups/{group}"
+_DLQ = "/v1/topics/{topic}/dlq"
+_PLACE_OR_OFFSET = {"oneOf": [schemas.OFFSET, schemas.PLACE]}
+_YEARS_S = 1_000_000_000
+
+# -- topics ---------------------------------------------------------------------------------------------------------
+
+
+@operation(
+    "GET",
+    "/v1/topics",
+    "The topics that the token has any right on.",
+    tag="topics",
+    any_token=True,
+    answers={200: ref("Topics")},
+)
+async def list_topics(call: Call) -> Response:
+    """List topics."""
+    topics = [info for info in call.context.store.topics() if call.principal.may_see(info.name)]
+    return show.json_answer({"topics": [show.topic_fields(info) for info in topics]})
+
+
+@operation(
+    "POST", "/v1/topics", "Create a topic. Creating it again with the same settings does nothing.", tag="topics", any_token=True,
+    while_draining=False,
+    body=schemas.record(
+        {
+            "name": schemas.NAME,
+            "partitions": schemas.whole(1, PARTITIONS_MAX, "fixed when the topic is created; default 1"),
+            "sync": {"type": "string", "enum": ["always", "interval", "os"]},
+            "segment_bytes": schemas.whole(512, 1 << 30),
+            "segment_messages": schemas.whole(0, 1 << 31),
+            "segment_age": schemas.seconds(0, _YEARS_S, "seconds"),
+            "max_message_bytes": schemas.whole(1, MESSAGE_BYTES_MAX),
+            "dedup_window": schemas.seconds(0.001, 7 * 86_400, "seconds"),
+            "retain": {"type": "string", "enum": ["until_acked", "always"]},
+            "retention_age": schemas.seconds(0, _YEARS_S, "seconds"),
+            "retention_bytes": schemas.whole(0, 1 << 62),
+        },
+        ("name",),
+    ),
+    answers={201: ref("Topic"), 200: ref("Topic")}, problems=(403, 409, 507),
+)  # fmt: skip
+async def create_topic(call: Call) -> Response:
+    """Create a topic; the right is checked here, since the body names the topic."""
+    store, settings = call.context.store, dict(call.body)
+    name = settings.pop("name")
+    call.principal.require("admin", name)
+    try:
+        store.topic(name)
+        status = 200
+    except TopicNotFound:
+        check_topics_room(call.context)
+        status = 201
+    return show.json_answer(show.topic_fields(await store.create_topic(name, **settings)), status)
+
+
+@operation(
+    "GET", "/v1/topics/{topic}", "A topic: its settings, and where its partitions begin and end.", tag="topics", right="read",
+    answers={200: ref("TopicDetails")}, problems=(404,),
+)  # fmt: skip
+async def describe_topic(call: Call) -> Response:
+    """Describe a topic."""
+    info = call.context.store.topic(call.topic)
+    found = (await asyncio.to_thread(call.context.store.stats)).topics[info.name]
+    return show.json_answer(
+        show.topic_fields(info)
+        | {"messages": found.messages, "starts": list(found.starts.values()), "ends": list(found.ends.values())}
+    )
+
+
+# -- groups ---------------------------------------------------------------------------------------------------------
+
+
+def _group(call: Call) -> GroupInfo:
+    for info in call.context.store.groups(call.topic):
+        if info.name == call.group:
+            return info
+    raise GroupNotFound(call.topic, call.group)
+
+
+@operation(
+    "GET", "/v1/topics/{topic}/groups", "The groups of a topic.", tag="groups", right="read", answers={200: ref("Groups")},
+    problems=(404,),
+)  # fmt: skip
+async def list_groups(call: Call) -> Response:
+    """List groups."""
+    return show.json_answer({"groups": [show.group_fields(info) for info in call.context.store.groups(call.topic)]})
+
+
+@operation(
+    "GET", _GROUP, "A group: its settings, lag and positions.", tag="groups", right="read", answers={200: ref("GroupDetails")},
+    problems=(404,),
+)  # fmt: skip
+async def describe_group(call: Call) -> Response:
+    """Describe a group."""
+    info = _group(call)
+    stats = (await asyncio.to_thread(call.context.store.stats)).topics[call.topic].groups[call.group]
+    numbers: dict[str, Any] = {name: getattr(stats, name) for name in ("lag", "in_flight", "retrying", "members")}
+    return show.json_answer(show.group_fields(info) | numbers | {"positions": list(stats.positions.values())})
+
+
+@operation(
+    "PUT", _GROUP, "Make a group, or change its settings; what is not given stays as it is.", tag="groups", right="consume",
+    while_draining=False,
+    body=schemas.record(
+        {
+            "start": {**_PLACE_OR_OFFSET, "description": "where a new group begins; default earliest"},
+            "ordered": {"type": "boolean"},
+            "lease": schemas.seconds(0.001, schemas.SECONDS_MAX, "seconds"),
+            "max_deliveries": schemas.whole(0, 1_000_000, "0 = never dead-letter"),
+            "backoff": schemas.seconds(0, schemas.SECONDS_MAX, "seconds before the second delivery"),
+            "backoff_max": schemas.seconds(0, schemas.SECONDS_MAX, "seconds"),
+            "reset": {"type": "string", "enum": ["earliest", "latest", "fail"]},
+        }
+    ),
+    answers={200: ref("Group")}, problems=(404,),
+)  # fmt: skip
+async def configure_group(call: Call) -> Response:
+    """Make or configure a group."""
+    check_may_make_group(call)
+    options = dict(call.body)
+    if "start" in options:
+        options["start"] = show.place_of("start", options["start"])
+    async with call.context.store.subscribe(call.topic, call.group, prefetch=1, **options):
+        return show.json_answer(show.group_fields(_group(call)))
+
+
+@operation(
+    "DELETE", _GROUP, "Forget a group and its position.", tag="groups", right="admin", answers={204: None}, problems=(404,)
+)
+async def delete_group(call: Call) -> Response:
+    """Delete a group."""
+    await call.context.store.delete_group(call.topic, call.group)
+    return Response(status_code=204)
+
+
+@operation(
+    "POST", f"{_GROUP}/seek", "Move a group; what its consumers hold is void then.", tag="groups", right="consume",
+    body=schemas.record({"to": _PLACE_OR_OFFSET, "partition": schemas.PARTITION}, ("to",)),
+    answers={204: None}, problems=(404,),
+)  # fmt: skip
+async def seek(call: Call) -> Response:
+    """Seek."""
+    await call.context.store.seek(
+        call.topic, call.group, show.place_of("to", call.body["to"]), partition=call.body.get("partition")
+    )
+    return Response(status_code=204)
+
+
+@operation(
+    "POST", f"{_GROUP}/commit", "Everything of a partition below an offset is done; never goes back.", tag="groups", right="consume",
+    body=schemas.record({"offset": schemas.OFFSET, "partition": schemas.PARTITION}, ("offset",)),
+    answers={204: None}, problems=(404,),
+)  # fmt: skip
+async def commit(call: Call) -> Response:
+    """Commit an offset."""
+    partitions = call.context.store.topic(call.topic).partitions
+    partition = call.body.get("partition")
+    if partition is None and partitions > 1:
+        raise BadArgument("partition", "nothing", f"must be given: the topic has {partitions} partitions")
+    if partition is not None and partition >= partitions:
+        raise TopicNotFound(call.topic, partition)
+    # Not through a consumer: a new member would move the partitions of an ordered group about.
+    group = call.context.store.sync._group(call.topic, call.group)  # noqa: SLF001
+    group.commit(partition or 0, call.body["offset"])
+    await call.context.store.flush()
+    return Response(status_code=204)
+
+
+# -- dead letters ---------------------------------------------------------------------------------------------------
+
+
+@operation(
+    "GET", _DLQ, "The dead letters of a topic that are there, oldest first.", tag="dead letters", right="read", dead_letters=True,
+    parameters=(
+        Parameter("limit", schemas.whole(1, 1_000, "the most dead letters"), 100),
+        Parameter("start", schemas.whole(0, schemas.OFFSET_MAX, "dead letters from this id on"), 0),
+        BASE64,
+    ),
+    answers={200: ref("DeadLetters")}, problems=(404,),
+)  # fmt: skip
+async def list_dead_letters(call: Call) -> Response:
+    """List dead letters."""
+    store, query = call.context.store.sync, call.query
+
+    def some() -> tuple[list[dict[str, Any]], int, int]:
+        letters = store.dead_letters(call.topic)
+        chosen = itertools.islice((one for one in letters if one.offset >= query["start"]), query["limit"])
+        found, size = show.fitting(chosen, call.context.settings.response_bytes_max)
+        return [show.message_fields(one, as_base64=query["base64"]) for one in found], len(letters), size
+
+    messages, count, size = await asyncio.to_thread(some)
+    return await show.large_json_answer({"messages": messages, "count": count}, size)
+
+
+@operation(
+    "GET", f"{_DLQ}/{{id}}", "One dead letter.", tag="dead letters", right="read", dead_letters=True, parameters=(BASE64,),
+    answers={200: ref("Message")}, problems=(404,),
+)  # fmt: skip
+async def show_dead_letter(call: Call) -> Response:
+    """Show a dead letter."""
+    store, identity = call.context.store.sync, call.path["id"]
+
+    def one() -> dict[str, Any] | None:
+        found = next((one for one in store.dead_letters(call.topic) if one.offset >= identity), None)
+        return None if found is None or found.offset != identity else show.message_fields(found, as_base64=call.query["base64"])
+
+    fields = await asyncio.to_thread(one)
+    if fields is None:
+        raise _no_dead_letter(call)
+    return await show.large_json_answer(fields, call.context.settings.response_bytes_max)
+
+
+def _no_dead_letter(call: Call) -> NotFound:
+    return NotFound(
+        f"topic {call.topic!r} has no dead letter {shown(call.path['id'])}: it was replayed or discarded, or never was"
+    )
+
+
+@operation(
+    "POST", f"{_DLQ}/{{id}}/replay", "Send a dead letter back to its topic.", tag="dead letters", right="admin", dead_letters=True,
+    while_draining=False, answers={200: ref("Count")}, problems=(404, 507),
+)  # fmt: skip
+async def replay_dead_letter(call: Call) -> Response:
+    """Replay one."""
+    count = await call.context.store.replay_dead_letters(call.topic, offsets=[call.path["id"]])
+    if not count:
+        raise _no_dead_letter(call)
+    return show.json_answer({"count": count})
+
+
+@operation(
+    "POST", f"{_DLQ}/replay-all", "Send all dead letters back to their topic.", tag="dead letters", right="admin", dead_letters=True,
+    while_draining=False, answers={200: ref("Count")}, problems=(404, 507),
+)  # fmt: skip
+async def replay_all_dead_letters(call: Call) -> Response:
+    """Replay all."""
+    return show.json_answer({"count": await call.context.store.replay_dead_letters(call.topic)})
+
+
+@operation(
+    "DELETE", f"{_DLQ}/{{id}}", "Throw a dead letter away.", tag="dead letters", right="admin", dead_letters=True,
+    answers={204: None}, problems=(404,),
+)  # fmt: skip
+async def discard_dead_letter(call: Call) -> Response:
+    """Discard one."""
+    if not await call.context.store.discard_dead_letters(call.topic, offsets=[call.path["id"]]):
+        raise _no_dead_letter(call)
+    return Response(status_code=204)

@@ -1,0 +1,243 @@
+"""
+Consumers of clients that come and go with each request, and the receipts by which they finish what they were handed.
+
+A group knows members that stay; an HTTP client is one for each (topic, group, who asks, the name it gives itself). It is opened when the
+client first asks, and closed when it has asked for nothing and held nothing for a while: then what it had leased goes back. A
+stream has a consumer of its own, which ends with it.
+
+A receipt is a number and 128 random bits, kept here with the delivery that it is for. It works for the same topic, group and principal
+only, and once: a copy of it is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hmac
+import itertools
+import secrets
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import Closed, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.aio import AsyncConsumer, AsyncDelivery, AsyncStore
+    from penstock.clock import Clock
+    from penstock.server.http.settings import HttpSettings
+
+SWEEP_S = 1.0
+KEPT_AFTER_LEASE_S = 60.0
+"""A receipt is remembered a little longer than its lease: the group, not this table, says when a lease has ended."""
+STREAM_BYTES_MAX = 1024 * 1024
+"""About how much a stream may hold: a client that does not read costs no more. One message always fits."""
+_RECEIPT = struct.Struct(">Q16s")
+
+
+class Place(NamedTuple):
+    """Whose consumer it is."""
+
+    topic: str
+    group: str
+    principal: str
+    consumer: str
+
+
+@dataclass(slots=True, eq=False)
+class ClientConsumer:
+    """A consumer of one client."""
+
+    place: Place
+    consumer: AsyncConsumer
+    last_used: float
+    waiting: int = 0
+    held: set[int] = field(default_factory=set)
+
+
+class _Held(NamedTuple):
+    secret: bytes
+    client: ClientConsumer
+    delivery: AsyncDelivery
+    until: float
+
+
+def give_back(deliveries: Sequence[AsyncDelivery]) -> None:
+    """Nobody got them: they are ready for others at once, and nobody failed. Last ones first, so that order is kept."""
+    for delivery in reversed(deliveries):
+        plain = delivery._delivery  # noqa: SLF001 - there is no public word for it
+        plain._lot.member.group.give_back(plain)  # noqa: SLF001
+
+
+class Consumers:
+    """All consumers and receipts of the listener. Used in one event loop."""
+
+    def __init__(self, store: AsyncStore, settings: HttpSettings, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._clients: dict[Place, asyncio.Task[ClientConsumer]] = {}
+        self._streams: set[ClientConsumer] = set()
+        self._receipts: dict[int, _Held] = {}
+        self._numbers = itertools.count(1)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> int:
+        """Receipts that were given out, and not used."""
+        return len(self._receipts)
+
+    @property
+    def open(self) -> int:
+        """Consumers that there are."""
+        return len(self._clients) + len(self._streams)
+
+    # -- consumers --------------------------------------------------------------------------------------------------
+
+    async def get(self, place: Place) -> ClientConsumer:
+        """The client's consumer, opened now if it is not. Raises what `AsyncStore.subscribe` raises, and `Unavailable`."""
+        task = self._clients.get(place)
+        if task is None:
+            self._check_room()
+            # One opening for all requests of the client that come meanwhile; it goes on if one of them is cancelled.
+            settings = self._settings
+            task = asyncio.create_task(self._open(place, settings.in_flight_max, settings.in_flight_bytes_max))
+            self._clients[place] = task
+        try:
+            client = await asyncio.shield(task)
+        except Exception:
+            if self._clients.get(place) is task:
+                del self._clients[place]
+            raise
+        client.last_used = self._clock.monotonic()
+        return client
+
+    async def open_stream(self, place: Place, in_flight_max: int) -> ClientConsumer:
+        """A consumer for one stream; close it by `close`."""
+        self._check_room()
+        client = await self._open(place, in_flight_max, min(STREAM_BYTES_MAX, self._settings.in_flight_bytes_max))
+        self._streams.add(client)
+        return client
+
+    def _check_room(self) -> None:
+        if self.open >= self._settings.consumers_max:
+            raise Unavailable("the server has as many consumers as it may; nothing was changed, try again later")
+
+    async def _open(self, place: Place, in_flight_max: int, bytes_max: int) -> ClientConsumer:
+        consumer = await self._store.subscribe(place.topic, place.group, prefetch=in_flight_max, prefetch_bytes=bytes_max)
+        return ClientConsumer(place, consumer, self._clock.monotonic())
+
+    @contextlib.contextmanager
+    def waiting(self, client: ClientConsumer) -> Iterator[None]:
+        """While the block runs the consumer is in use."""
+        client.waiting += 1
+        try:
+            yield
+        finally:
+            client.waiting -= 1
+            client.last_used = self._clock.monotonic()
+
+    async def close(self, client: ClientConsumer) -> None:
+        """It is gone: what it holds is ready for others at once, and its receipts are void."""
+        self._streams.discard(client)
+        task = self._clients.get(client.place)
+        if task is not None and task.done() and not task.exception() and task.result() is client:
+            del self._clients[client.place]
+        for number in list(client.held):
+            self._forget(number)
+        await client.consumer.close()
+
+    # -- receipts ---------------------------------------------------------------------------------------------------
+
+    def hand(self, client: ClientConsumer, deliveries: Sequence[AsyncDelivery], lease_s: float | None) -> list[str]:
+        """A receipt for each of them. With *lease_s* they are kept so long, instead of the group's lease."""
+        until = self._until(client, lease_s)
+        receipts = []
+        for delivery in deliveries:
+            if lease_s is not None:
+                delivery._delivery.extend(lease_s)  # noqa: SLF001 - awaiting it would let others in between
+            number, secret = next(self._numbers), secrets.token_bytes(16)
+            self._receipts[number] = _Held(secret, client, delivery, until)
+            client.held.add(number)
+            receipts.append(base64.urlsafe_b64encode(_RECEIPT.pack(number, secret)).decode())
+        return receipts
+
+    def find(self, place: Place, receipt: str) -> tuple[int, AsyncDelivery] | None:
+        """The delivery of a receipt, and its number; None if it is not one of this topic, group and principal."""
+        try:
+            number, secret = _RECEIPT.unpack(base64.b64decode(receipt, b"-_", validate=True))
+        except (binascii.Error, ValueError, struct.error):
+            return None
+        held = self._receipts.get(number)
+        if held is None or not hmac.compare_digest(held.secret, secret) or held.client.place[:3] != place[:3]:
+            return None
+        held.client.last_used = self._clock.monotonic()
+        return number, held.delivery
+
+    def finished(self, number: int) -> None:
+        """The receipt is used."""
+        self._forget(number)
+
+    def extended(self, number: int, lease_s: float | None) -> None:
+        """Its lease has begun anew."""
+        held = self._receipts[number]
+        self._receipts[number] = held._replace(until=self._until(held.client, lease_s))
+
+    def _until(self, client: ClientConsumer, lease_s: float | None) -> float:
+        if lease_s is None:
+            lease_s = client.consumer.sync._group.settings.lease_ms / 1000  # noqa: SLF001 - no public name tells it
+        return self._clock.monotonic() + lease_s + KEPT_AFTER_LEASE_S
+
+    def _forget(self, number: int) -> None:
+        held = self._receipts.pop(number, None)
+        if held is not None:
+            held.client.held.discard(number)
+
+    # -- sweeping ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to forget what is not used."""
+        self._sweeper = asyncio.create_task(self._sweep_forever())
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(min(SWEEP_S, self._settings.consumer_idle_s))
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Forget receipts whose leases have ended long ago, and close consumers that hold nothing and do not ask."""
+        now = self._clock.monotonic()
+        for number in [number for number, held in self._receipts.items() if held.until <= now]:
+            self._forget(number)
+        idle = now - self._settings.consumer_idle_s
+        for client in self._ready():
+            if client.waiting or client.last_used > idle:
+                continue
+            with contextlib.suppress(Closed):
+                if client.consumer.in_flight:
+                    # Leases end when somebody asks: do that for a client that does not come back. Paused, it gets nothing.
+                    client.consumer.pause()
+                    await client.consumer.get_many(1, 0)
+                    client.consumer.resume()
+                if not client.consumer.in_flight and not client.waiting:
+                    await self.close(client)
+
+    def _ready(self) -> list[ClientConsumer]:
+        return [
+            task.result() for task in self._clients.values() if task.done() and not task.cancelled() and not task.exception()
+        ]
+
+    async def stop(self) -> None:
+        """Close all consumers: what they hold is ready again at once."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await asyncio.gather(*self._clients.values(), return_exceptions=True)
+        for client in [*self._ready(), *self._streams]:
+            with contextlib.suppress(Closed):
+                await self.close(client)

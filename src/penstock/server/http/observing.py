@@ -1,0 +1,75 @@
+"""How the server is: health, metrics, numbers, and the description of all paths."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from penstock.errors import Unavailable
+from penstock.server.http import representation as show
+from penstock.server.http.metrics import CONTENT_TYPE, Text
+from penstock.server.http.openapi import document
+from penstock.server.http.operations import OPERATIONS, Call, operation
+from penstock.server.http.schemas import ref
+
+if TYPE_CHECKING:
+    from penstock.server.http.context import Context
+
+_OK = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+
+
+@operation("GET", "/healthz", "The process answers.", tag="server", public=True, answers={200: _OK})
+async def healthz(call: Call) -> Response:  # noqa: ARG001
+    """Alive."""
+    return show.json_answer({"status": "ok"})
+
+
+@operation("GET", "/readyz", "The store takes work.", tag="server", public=True, answers={200: _OK}, problems=(503,))
+async def readyz(call: Call) -> Response:
+    """Ready."""
+    if call.context.draining:
+        raise Unavailable("the server is stopping")
+    if await call.context.store_failed():
+        raise Unavailable("the store takes no writes")
+    return show.json_answer({"status": "ready"})
+
+
+@operation(
+    "GET", "/metrics", "Numbers for Prometheus.", tag="server", right="read", answers={200: ("text/plain", {"type": "string"})}
+)
+async def metrics(call: Call) -> Response:
+    """Prometheus text."""
+    context, text = call.context, Text()
+    async with context.metrics_lock:
+        await asyncio.to_thread(context.store_metrics.write, text)
+    _write_listener(context, text)
+    return Response(str(text), media_type=CONTENT_TYPE)
+
+
+def _write_listener(context: Context, text: Text) -> None:
+    context.metrics.write(text)
+    for name, explained, value in (
+        ("penstock_http_connections", "Connections that are open.", context.connections()),
+        ("penstock_http_waiting_requests", "Long polls and streams that wait now.", context.waiting),
+        ("penstock_http_consumers", "Consumers of HTTP clients.", context.consumers.open),
+        ("penstock_http_receipts", "Receipts that were given out and not used.", context.consumers.held),
+    ):
+        text.single(name, "gauge", explained, value)
+
+
+@operation("GET", "/v1/stats", "Numbers of all topics and groups.", tag="server", right="read", answers={200: ref("Stats")})
+async def stats(call: Call) -> Response:
+    """Stats."""
+    found = await asyncio.to_thread(call.context.store.stats)
+    topics = await asyncio.to_thread(lambda: {name: asdict(topic) for name, topic in found.topics.items()})
+    return show.json_answer({"commits": found.commits, "failed": found.failure is not None, "topics": topics})
+
+
+@operation("GET", "/openapi.json", "This description.", tag="server", public=True, answers={200: {"type": "object"}})
+async def openapi(call: Call) -> Response:
+    """OpenAPI."""
+    described = document(OPERATIONS, call.context.settings, tokens=call.context.auth.checks_tokens)
+    return show.json_answer(described)

@@ -1,0 +1,87 @@
+"""One connection: uvicorn's, with a time for the headers of each request, a number of connections, and answers in our own form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock.server.http.problems import PROBLEM_TYPE, HttpProblem, document
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+
+class Connection(H11Protocol):
+    """A connection that must say within `header_timeout_s` what it wants, each time it begins to say something."""
+
+    header_timeout_s: float
+    connections_max: int
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, object]) -> None:
+        super().__init__(config, server_state, app_state, _loop=asyncio.get_running_loop())
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, unless there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_max:
+            transport.abort()
+            return
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self.conn.their_state is h11.IDLE:
+            self._expect_headers()
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._headers_came()
+
+    def on_response_complete(self) -> None:
+        """Answered: the time without a request begins."""
+        self._headers_came()
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            # It has begun the next request already.
+            self._expect_headers()
+
+    def _expect_headers(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.header_timeout_s, self._too_slow)
+
+    def _headers_came(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell that it is no HTTP, or too long, and close; nothing that follows on the connection can be understood."""
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        code = "HEADERS_TOO_LARGE" if status == 431 else "BAD_REQUEST"
+        body = json.dumps(document(HttpProblem(code, msg))).encode()
+        headers = [
+            (b"content-type", PROBLEM_TYPE.encode()), (b"content-length", str(len(body)).encode()), (b"connection", b"close"),
+        ]  # fmt: skip
+        response = h11.Response(status_code=431 if status == 431 else 400, headers=headers, reason=b"")
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

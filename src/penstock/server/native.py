@@ -1,0 +1,252 @@
+"""
+The listener of the native protocol: sockets, the first greeting, limits. What a client may do is `broker/session.py`.
+
+A connection begins with a hello, within `HANDSHAKE_SECONDS` and `HELLO_BYTES_MAX`; until then it can make the server hold nothing. A client
+that sends more than is answered is not read from any more until there is room, and for one that does not read nothing is leased.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.completions import Completions
+from penstock.broker.session import Session
+from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
+from penstock.wire.calls import PROTOCOL_VERSION, Call
+from penstock.wire.failures import encode_error
+from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, HELLO_BYTES_MAX, REQUEST, Frame, FrameReader, encode_frame
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from penstock.files import Buffer
+    from penstock.store.store import Store
+
+_log = logging.getLogger("penstock.server")
+HANDSHAKE_SECONDS = 10.0
+OUTSTANDING_MAX = 1_000
+"""Calls of one connection that may run at once; more of them wait in its socket."""
+WRITE_BYTES_HIGH = 1024 * 1024
+"""What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, listener: NativeListener) -> None:
+        self._listener = listener
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_full = False
+        self._is_held = False
+
+    # -- what asyncio calls -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
+        self._listener.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                if frame.kind != REQUEST:
+                    raise BadBytes("frame", "is no request")
+                if self._session is None:
+                    self._greet(frame)
+                else:
+                    self._session.handle(frame)
+                if self._transport is None or self._transport.is_closing():
+                    return
+        except BadBytes as error:
+            self._end(0, 0, error)
+            return
+        if self._session is not None and self._session.outstanding > OUTSTANDING_MAX:
+            self._hold()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        assert self._transport is not None
+        self._transport.pause_reading()
+        if self._session is not None:
+            self._session.set_writable(may_write=False)
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._read_on()
+        if self._session is not None:
+            self._session.set_writable(may_write=True)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self._transport = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._listener.connections.discard(self)
+        if self._session is not None:
+            release = self._session.disconnect(orderly=self._listener.is_stopping)
+            self._session = None
+            self._listener.release(release)
+
+    # -- greeting ---------------------------------------------------------------------------------------------------
+
+    def _greet(self, frame: Frame) -> None:
+        try:
+            if frame.call != Call.HELLO:
+                raise UsageError("a connection begins with a hello")
+            version = frame.fields.get("version")
+            if version != PROTOCOL_VERSION:
+                raise UsageError(f"this server speaks version {PROTOCOL_VERSION} of the protocol, not {version!r}")
+            if self._listener.is_stopping:
+                raise Unavailable("the server is stopping")
+            self._listener.authenticate(frame.fields.get("token"))
+        except PenstockError as error:
+            self._end(frame.call, frame.correlation, error)
+            return
+        assert self._deadline is not None
+        self._deadline.cancel()
+        self._deadline = None
+        self._reader.bytes_max = FRAME_BYTES_MAX
+        self._session = Session(self._listener.store, self._send, self._listener.completions)
+        self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
+
+    def _end(self, call: int, correlation: int, error: PenstockError) -> None:
+        """Say why, and hang up."""
+        if self._transport is not None:
+            self._transport.writelines(encode_frame(ERROR, call, correlation, encode_error(error)))
+            self._transport.close()
+
+    def _send(self, parts: list[Buffer]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+        if self._is_held and self._session is not None and self._session.outstanding < OUTSTANDING_MAX // 2:
+            self._is_held = False
+            self._read_on()
+
+    def _hold(self) -> None:
+        self._is_held = True
+        assert self._transport is not None
+        self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if not self._is_full and not self._is_held and self._transport is not None:
+            self._transport.resume_reading()
+
+    @property
+    def outstanding(self) -> int:
+        """Calls that run."""
+        return 0 if self._session is None else self._session.outstanding
+
+    def finish(self) -> None:
+        """The server stops: end the calls that wait for messages, so that the others can be waited for."""
+        if self._session is not None:
+            self._session.end_waits()
+
+    def abort(self) -> None:
+        """Hang up now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Hang up after what was answered is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+class NativeListener:
+    """Takes connections for one store, on an address or a Unix socket. Runs in the event loop that it is started in."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 7420,
+        unix_path: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        authenticate: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.store = store
+        self._host, self._port, self._unix_path = host, port, unix_path
+        self._tls = tls
+        self.authenticate: Callable[[Any], object] = authenticate or (lambda _: None)
+        self.connections: set[Connection] = set()
+        self.is_stopping = False
+        self._server: asyncio.Server | None = None
+        self._releases: set[asyncio.Future[None]] = set()
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError`: the address is taken or not allowed."""
+        loop = asyncio.get_running_loop()
+        self.completions = Completions(loop)
+        if self._unix_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._unix_path)
+            self._server = await loop.create_unix_server(
+                lambda: Connection(self), self._unix_path, ssl=self._tls, backlog=1_000
+            )
+            os.chmod(self._unix_path, 0o600)
+        else:
+            self._server = await loop.create_server(
+                lambda: Connection(self), self._host, self._port, ssl=self._tls, backlog=1_000
+            )
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as a client is told."""
+        if self._unix_path is not None:
+            return f"penstock+unix://{self._unix_path}"
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"penstock{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def release(self, work: Callable[[], None]) -> None:
+        """Let go of what a connection had, in a thread: it waits for the disk."""
+        future = asyncio.get_running_loop().run_in_executor(None, work)
+        self._releases.add(future)
+        future.add_done_callback(self._released)
+
+    def _released(self, future: asyncio.Future[None]) -> None:
+        self._releases.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            _log.error("what a connection had could not be released", exc_info=future.exception())
+
+    @staticmethod
+    async def _until(condition: Callable[[], bool], end: float) -> None:
+        loop = asyncio.get_running_loop()
+        while not condition() and loop.time() < end:  # noqa: ASYNC110 - a few looks while stopping
+            await asyncio.sleep(0.01)
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """
+        Take no more connections, let running calls end within *timeout_s*, hang up. What consumers held goes back uncounted.
+
+        Calls that wait for messages are not waited for.
+        """
+        self.is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        for connection in list(self.connections):
+            connection.finish()
+        await self._until(lambda: not any(connection.outstanding for connection in self.connections), end)
+        for connection in list(self.connections):
+            connection.close()
+        await self._until(lambda: not self.connections and not self._releases, end)
+        if self._unix_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._unix_path)

@@ -1,0 +1,73 @@
+"""A server in a thread of this process: for tests, and for programs that share their store while they use it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.server.native import NativeListener
+
+if TYPE_CHECKING:
+    from penstock.store.store import Store
+
+
+class RunningServer:
+    """Serves an open store until it is closed; the store stays open. *options* are those of `NativeListener`."""
+
+    def __init__(self, store: Store, **options: Any) -> None:
+        self._listener = NativeListener(store, **options)
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="penstock-server", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failures:
+            self._thread.join()
+            raise self._failures[0]
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._listener.start())
+        except BaseException as error:  # noqa: BLE001 - raised again to who started it
+            self._failures.append(error)
+            return
+        finally:
+            self._started.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    @property
+    def address(self) -> str:
+        """What clients open."""
+        return self._listener.address
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._listener.connections)
+
+    def disconnect_all(self) -> None:
+        """Cut every connection, as a bad network would."""
+
+        def cut() -> None:
+            for connection in list(self._listener.connections):
+                connection.abort()
+
+        self._loop.call_soon_threadsafe(cut)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Stop in order. Closing twice does nothing."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._listener.stop(timeout_s), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,111 @@
+"""What stores tell about themselves, as JSON objects and back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import asdict, fields
+from typing import Any
+
+from penstock.arguments import check_moment_us, shown
+from penstock.errors import BadArgument, BadBytes
+from penstock.settings import GroupSettings, TopicSettings
+from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.store import GroupInfo, TopicInfo
+from penstock.values import SyncMode
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def encode_place(name: str, where: object) -> Any:
+    """A place in a log: "earliest", "latest", an offset, or a datetime as ``{"time_us": n}``. Raises `BadArgument`."""
+    if isinstance(where, dt.datetime):
+        return {"time_us": check_moment_us(name, where)}
+    if isinstance(where, bool) or not isinstance(where, (str, int)):
+        raise BadArgument(name, shown(where), 'use "earliest", "latest", an offset or a datetime')
+    return where
+
+
+def decode_place(name: str, where: Any) -> Any:
+    """What the store takes. Raises `BadArgument`."""
+    if isinstance(where, dict):
+        time_us = where.get("time_us")
+        if isinstance(time_us, bool) or not isinstance(time_us, int):
+            raise BadArgument(name, shown(where), "time_us must be a whole number of microseconds")
+        try:
+            return _EPOCH + dt.timedelta(microseconds=time_us)
+        except OverflowError:
+            raise BadArgument(name, shown(where), "time_us is out of range") from None
+    return where
+
+
+def encode_settings(settings: TopicSettings | GroupSettings) -> dict[str, Any]:
+    """The settings by name."""
+    return {name: value.value if isinstance(value, SyncMode) else value for name, value in asdict(settings).items()}
+
+
+def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Those that this version knows: a newer server may have more."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def encode_topic(info: TopicInfo) -> dict[str, Any]:
+    """A topic."""
+    return {
+        "name": info.name, "topic_id": info.topic_id.hex(), "partitions": info.partitions, "settings": encode_settings(info.settings)
+    }  # fmt: skip
+
+
+def decode_topic(document: dict[str, Any]) -> TopicInfo:
+    """The same back. Raises `BadBytes`."""
+    try:
+        values = _known(TopicSettings, document["settings"])
+        values["sync"] = SyncMode(values["sync"])
+        return TopicInfo(
+            str(document["name"]), bytes.fromhex(document["topic_id"]), int(document["partitions"]), TopicSettings(**values)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadBytes("answer", f"describes no topic: {error}") from None
+
+
+def encode_group(info: GroupInfo) -> dict[str, Any]:
+    """A group."""
+    return {"topic": info.topic, "name": info.name, "settings": encode_settings(info.settings)}
+
+
+def decode_group(document: dict[str, Any]) -> GroupInfo:
+    """The same back. Raises `BadBytes`."""
+    try:
+        return GroupInfo(
+            str(document["topic"]),
+            str(document["name"]),
+            GroupSettings(**_known(GroupSettings, document["settings"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadBytes("answer", f"describes no group: {error}") from None
+
+
+def encode_stats(stats: StoreStats) -> dict[str, Any]:
+    """The numbers of a store."""
+    return asdict(stats)
+
+
+def decode_stats(document: dict[str, Any]) -> StoreStats:
+    """The same back; JSON has made text of the partitions' numbers. Raises `BadBytes`."""
+    try:
+        topics = {}
+        for name, topic in document["topics"].items():
+            values = _known(TopicStats, topic)
+            values["starts"], values["ends"] = _numbered(values["starts"]), _numbered(values["ends"])
+            values["groups"] = {
+                group: GroupStats(**{**_known(GroupStats, one), "positions": _numbered(one["positions"])})
+                for group, one in topic["groups"].items()
+            }
+            topics[name] = TopicStats(**values)
+        return StoreStats(**{**_known(StoreStats, document), "topics": topics})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadBytes("answer", f"has no numbers of a store: {error}") from None
+
+
+def _numbered(values: dict[str, int]) -> dict[int, int]:
+    return {int(partition): value for partition, value in values.items()}

@@ -1,0 +1,113 @@
+"""
+The frame of the native protocol.
+
+```
+ byte  size  field
+    0     4  length          of all that follows
+    4     1  kind            1 request, 2 answer, 3 error, 4 push
+    5     1  call            which call; of an answer or error: that of its request
+    6     2  reserved        0
+    8     8  correlation     chosen by who asks, and repeated in the answer; of a push: the consumer
+   16     4  fields bytes
+   20        fields          JSON object, utf-8
+             payload         bytes, to the end: batches as they are on disk, one behind the other
+```
+
+All numbers are little-endian. A frame is checked before anything of its length is allocated: the receiver knows how long it may be.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.errors import BadBytes
+from penstock.values import BATCH_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.files import Buffer
+
+REQUEST, ANSWER, ERROR, PUSH = 1, 2, 3, 4
+FRAME_BYTES_MAX = BATCH_BYTES_MAX + 16 * 1024 * 1024
+"""The longest frame: a batch of the longest kind, and fields."""
+FIELDS_BYTES_MAX = 16 * 1024 * 1024
+HELLO_BYTES_MAX = 64 * 1024
+"""What may be sent before the other side knows who it is."""
+_HEAD = struct.Struct("<IBBHQI")
+HEAD_BYTES = _HEAD.size
+assert HEAD_BYTES == 20
+_LENGTH_BYTES = 4
+
+
+class Frame(NamedTuple):
+    """One frame that was received. The payload is a view of the receiver's buffer and keeps it alive."""
+
+    kind: int
+    call: int
+    correlation: int
+    fields: dict[str, Any]
+    payload: memoryview
+
+
+def encode_frame(
+    kind: int, call: int, correlation: int, fields: dict[str, Any], payload: Iterable[Buffer] = ()
+) -> list[Buffer]:
+    """A frame as buffers that follow each other; the payload is not copied."""
+    text = json.dumps(fields, separators=(",", ":")).encode() if fields else b"{}"
+    parts = list(payload)
+    length = HEAD_BYTES - _LENGTH_BYTES + len(text) + sum(map(len, parts))
+    return [_HEAD.pack(length, kind, call, 0, correlation, len(text)) + text, *parts]
+
+
+class FrameReader:
+    """Cuts what comes over a connection into frames. One thread at a time."""
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._buffer = bytearray()
+
+    def feed(self, data: Buffer) -> Iterator[Frame]:
+        """
+        Take what has come; gives the frames that are whole.
+
+        Raises `BadBytes`: it is no frame, or too long; the connection is of no more use.
+        """
+        self._buffer += data
+        while len(self._buffer) >= HEAD_BYTES:
+            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
+            if not HEAD_BYTES - _LENGTH_BYTES <= length <= self.bytes_max:
+                raise BadBytes("frame", f"has the impossible length {length}")
+            end = length + _LENGTH_BYTES
+            if len(self._buffer) < end:
+                return
+            if len(self._buffer) == end:
+                whole, self._buffer = self._buffer, bytearray()
+            else:
+                whole = self._buffer[:end]
+                del self._buffer[:end]
+            yield decode_frame(whole)
+
+
+def decode_frame(data: Buffer) -> Frame:
+    """Read a whole frame. Raises `BadBytes`."""
+    if len(data) < HEAD_BYTES:
+        raise BadBytes("frame", "is cut off")
+    length, kind, call, reserved, correlation, fields_bytes = _HEAD.unpack_from(data)
+    if length != len(data) - _LENGTH_BYTES:
+        raise BadBytes("frame", f"says that it has {length} bytes behind its length, and has {len(data) - _LENGTH_BYTES}")
+    if kind not in (REQUEST, ANSWER, ERROR, PUSH) or reserved:
+        raise BadBytes("frame", f"is of the unknown kind {kind}")
+    end = HEAD_BYTES + fields_bytes
+    if fields_bytes > FIELDS_BYTES_MAX or end > len(data):
+        raise BadBytes("frame", f"has fields of the impossible length {fields_bytes}")
+    view = memoryview(data)
+    try:
+        fields = json.loads(bytes(view[HEAD_BYTES:end]))
+    except (ValueError, RecursionError) as error:
+        raise BadBytes("frame", f"its fields are no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadBytes("frame", "its fields are no object")
+    return Frame(kind, call, correlation, fields, view[end:])

@@ -1,0 +1,346 @@
+"""Long polls, receipts and streams."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from penstock.server.auth import TokenAuth
+from penstock.testing import FakeClock
+from tests.server.running import Running, running, until, write_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def receive(client: httpx.Client, topic: str = "t", group: str = "g", **body: Any) -> list[dict[str, Any]]:
+    answer = client.post(f"/v1/topics/{topic}/groups/{group}/receive", json=body)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+def finish(client: httpx.Client, how: str, *receipts: str, topic: str = "t", group: str = "g", **body: Any) -> httpx.Response:
+    return client.post(f"/v1/topics/{topic}/groups/{group}/{how}", json={"receipts": receipts, **body})
+
+
+@pytest.fixture
+def filled(server: Running) -> Running:
+    server.store.sync.create_topic("t")
+    server.store.sync.publish_many("t", [b"a", b"b", b"c"])
+    return server
+
+
+def group(server: Running, topic: str = "t", name: str = "g") -> Any:
+    return server.store.stats().topics[topic].groups[name]
+
+
+def test_what_is_acked_is_done_and_the_rest_stays(filled: Running, http: httpx.Client) -> None:
+    found = receive(http, max=10)
+    assert [message["value"] for message in found] == ["a", "b", "c"]
+    assert {message["attempt"] for message in found} == {1}
+    assert receive(http, max=10) == []
+    assert finish(http, "ack", found[0]["receipt"], found[2]["receipt"], wait=True).json() == {"done": 2}
+    assert group(filled).lag == 1
+
+
+def test_a_poll_is_woken_by_a_publish(filled: Running, http: httpx.Client) -> None:
+    receive(http, max=3)
+    with ThreadPoolExecutor() as pool:
+        poll = pool.submit(receive, http, wait=30)
+        until(lambda: filled.listener.context.waiting)
+        filled.store.sync.publish("t", b"new")
+        assert [message["value"] for message in poll.result(10)] == ["new"]
+
+
+def test_a_poll_that_finds_nothing_ends_in_time(filled: Running, http: httpx.Client) -> None:
+    receive(http, max=3)
+    assert receive(http, wait=0.05) == []
+    assert receive(http) == []
+
+
+def test_nack_brings_a_message_back_and_counts(filled: Running, http: httpx.Client) -> None:
+    (first,) = receive(http)
+    assert finish(http, "nack", first["receipt"], delay=0, reason="broken").status_code == 200
+    again = next(message for message in receive(http, max=10) if message["offset"] == 0)
+    assert again["attempt"] == 2
+    assert again["receipt"] != first["receipt"]
+
+
+def test_reject_makes_a_dead_letter(filled: Running, http: httpx.Client) -> None:
+    (first,) = receive(http)
+    assert finish(http, "reject", first["receipt"], reason="no good").status_code == 200
+    until(lambda: http.get("/v1/topics/t/dlq").json()["count"])
+    (dead,) = http.get("/v1/topics/t/dlq").json()["messages"]
+    assert {"name": "x-dlq-reason", "value": "no good"} in dead["headers"]
+
+
+def test_a_receipt_works_once_and_its_copy_is_late(filled: Running, http: httpx.Client) -> None:
+    (first,) = receive(http)
+    assert finish(http, "ack", first["receipt"]).status_code == 200
+    for how in ("ack", "nack", "reject", "extend"):
+        answer = finish(http, how, first["receipt"])
+        assert (answer.status_code, answer.json()["code"]) == (409, "LEASE_EXPIRED")
+        assert answer.json()["late"] == [first["receipt"]]
+    assert group(filled).nacked == 0
+
+
+def test_late_receipts_change_nothing_and_the_others_are_done(filled: Running, http: httpx.Client) -> None:
+    found = [message["receipt"] for message in receive(http, max=3)]
+    finish(http, "ack", found[1])
+    answer = finish(http, "ack", *found)
+    assert answer.status_code == 409
+    assert (answer.json()["done"], answer.json()["late"]) == (2, [found[1]])
+    assert group(filled).lag == 0
+
+
+def test_a_receipt_is_for_its_topic_and_group_only(filled: Running, http: httpx.Client) -> None:
+    filled.store.sync.create_topic("other")
+    (first,) = receive(http)
+    receive(http, group="h")
+    assert finish(http, "ack", first["receipt"], group="h").status_code == 409
+    assert finish(http, "ack", first["receipt"], topic="other").status_code == 409
+    assert finish(http, "ack", first["receipt"]).status_code == 200
+
+
+def test_a_guessed_receipt_is_refused(filled: Running, http: httpx.Client) -> None:
+    """The number in front of a receipt may be known; the 128 bits behind it are not."""
+    (first,) = receive(http)
+    raw = base64.urlsafe_b64decode(first["receipt"])
+    for guess in (raw[:8] + b"\0" * 16, raw[:-1] + bytes([raw[-1] ^ 1]), raw[:8], raw + b"\0", b""):
+        text = base64.urlsafe_b64encode(guess).decode() or "="
+        assert finish(http, "ack", text).status_code == 409
+    for text in ("x", "é", "A" * 64, "../..", "\x00"):
+        assert finish(http, "ack", text).status_code == 409
+    assert group(filled).lag == 3
+    assert finish(http, "ack", first["receipt"]).status_code == 200
+
+
+def test_another_principal_cannot_use_a_receipt(tmp_path: Path) -> None:
+    auth = TokenAuth(write_tokens(tmp_path / "tokens", {name: {"consume": ["t"]} for name in ("a", "b")}))
+    with running(auth=auth) as server:
+        server.store.sync.publish("t", b"x")
+        a, b = server.client("a-token"), server.client("b-token")
+        (first,) = receive(a)
+        assert finish(b, "ack", first["receipt"]).status_code == 409
+        assert finish(a, "ack", first["receipt"]).status_code == 200
+
+
+def test_a_lease_that_ended_counts_as_a_failure(filled: Running, http: httpx.Client) -> None:
+    (first,) = receive(http, lease=0.05)
+    until(
+        lambda: (found := receive(http, max=10, wait=0.2)) and any(one["offset"] == 0 and one["attempt"] == 2 for one in found)
+    )
+    assert finish(http, "ack", first["receipt"]).status_code == 409
+
+
+def test_an_extended_lease_goes_on(filled: Running, http: httpx.Client) -> None:
+    (first,) = receive(http, lease=0.3)
+    assert finish(http, "extend", first["receipt"], lease=60).status_code == 200
+    time.sleep(0.4)  # the first lease is over
+    assert 0 not in [message["offset"] for message in receive(http, max=10)]
+    assert finish(http, "ack", first["receipt"]).status_code == 200
+
+
+def test_a_client_that_went_away_while_it_waited_takes_nothing(filled: Running, http: httpx.Client) -> None:
+    receive(http, max=3)
+    with pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/topics/t/groups/g/receive", json={"wait": 30}, timeout=0.3)
+    until(lambda: not filled.listener.context.waiting)
+    filled.store.sync.publish("t", b"new")
+    (found,) = receive(http, wait=10)
+    assert (found["value"], found["attempt"]) == ("new", 1)
+
+
+def test_what_does_not_fit_in_the_answer_goes_back_uncounted() -> None:
+    with running(response_bytes_max=1024) as server:
+        server.store.sync.publish_many("t", [bytes([48 + number]) * 400 for number in range(5)])
+        client = server.client()
+        found = [receive(client, max=5) for _ in range(3)]
+        assert [[message["value"][0] for message in part] for part in found] == [["0", "1"], ["2", "3"], ["4"]]
+        assert all(message["attempt"] == 1 for part in found for message in part)
+
+
+def test_workers_of_an_ordered_group_have_partitions_of_their_own(server: Running, http: httpx.Client) -> None:
+    server.store.sync.create_topic("t", partitions=2)
+    assert http.put("/v1/topics/t/groups/g", json={"ordered": True}).status_code == 200
+    assert receive(http, consumer="one") == receive(http, consumer="two") == []
+    for partition in (0, 1):
+        server.store.sync.publish_many("t", [b"x", b"y"], partition=partition)
+    one, two = receive(http, max=10, wait=5, consumer="one"), receive(http, max=10, wait=5, consumer="two")
+    assert {len({message["partition"] for message in part}) for part in (one, two)} == {1}
+    assert one[0]["partition"] != two[0]["partition"]
+
+
+def test_a_consumer_that_does_not_come_back_is_forgotten_and_its_leases_end() -> None:
+    with running(consumer_idle_s=0.1) as server:
+        server.store.sync.publish_many("t", [b"a", b"b"])
+        client = server.client()
+        receive(client, lease=0.05)
+        until(lambda: group(server).members == 0)
+        assert group(server).expired_leases == 1, "a message that its worker did not survive counts"
+        assert server.listener.context.consumers.open == 0
+
+
+def test_receipts_are_forgotten_some_time_after_their_leases() -> None:
+    clock = FakeClock()
+    with running(clock=clock) as server:
+        server.store.sync.publish_many("t", [b"a", b"b"])
+        receive(server.client(), max=2, lease=10)
+        context = server.listener.context
+        clock.advance(69)
+        server.call(context.consumers.sweep())
+        assert context.consumers.held == 2
+        clock.advance(2)
+        server.call(context.consumers.sweep())
+        assert context.consumers.held == 0
+
+
+def test_a_deleted_group_is_made_anew_by_the_next_poll(filled: Running, http: httpx.Client) -> None:
+    assert len(receive(http, max=3)) == 3
+    assert http.delete("/v1/topics/t/groups/g").status_code == 204
+    assert len(receive(http, max=3, wait=5)) == 3
+
+
+def test_only_so_many_may_wait() -> None:
+    with running(waiting_max=1) as server:
+        server.store.sync.create_topic("t")
+        client = server.client()
+        with ThreadPoolExecutor() as pool:
+            poll = pool.submit(receive, client, wait=30)
+            until(lambda: server.listener.context.waiting)
+            refused = client.post("/v1/topics/t/groups/g/receive", json={"wait": 1})
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert receive(client) == [], "who does not wait needs no place"
+            server.store.sync.publish("t", b"x")
+            poll.result(10)
+
+
+def test_only_so_many_consumers_groups_and_topics_are_made() -> None:
+    with running(consumers_max=1, groups_max=1, topics_max=1) as server:
+        client = server.client()
+        assert client.post("/v1/topics", json={"name": "t"}).status_code == 201
+        assert client.post("/v1/topics", json={"name": "t"}).status_code == 200
+        assert client.post("/v1/topics", json={"name": "u"}).status_code == 503
+        assert client.post("/v1/topics/u/messages", json={"value": ""}).status_code == 503
+        receive(client)
+        assert client.post("/v1/topics/t/groups/h/receive").status_code == 503
+        assert client.post("/v1/topics/t/groups/g/receive", json={"consumer": "two"}).status_code == 503
+
+
+# -- streams --------------------------------------------------------------------------------------------------------
+
+EVENTS = {"accept": "text/event-stream"}
+
+
+class Stream:
+    """A stream that is read in a thread."""
+
+    def __init__(self, client: httpx.Client, path: str) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.status = 0
+        self._client, self._path = client, path
+        self._opened = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        assert self._opened.wait(30)
+
+    def _read(self) -> None:
+        with self._client.stream("GET", self._path, headers=EVENTS) as answer:
+            self.status, self._answer = answer.status_code, answer
+            self._opened.set()
+            kind = ""
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    kind = line[7:]
+                elif line.startswith("data: "):
+                    self.events.append((kind, json.loads(line[6:])))
+
+    def messages(self) -> list[dict[str, Any]]:
+        return [data for kind, data in self.events if kind == "message"]
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+PATH = "/v1/topics/t/groups/g/stream"
+
+
+def test_a_stream_sends_what_is_there_and_what_comes(filled: Running, http: httpx.Client) -> None:
+    stream = Stream(http, PATH + "?seconds=30")
+    until(lambda: len(stream.messages()) == 3)
+    filled.store.sync.publish("t", b"new")
+    until(lambda: len(stream.messages()) == 4)
+    with filled.client() as other:
+        assert finish(other, "ack", *[message["receipt"] for message in stream.messages()]).json() == {"done": 4}
+    assert group(filled).lag == 0
+    filled.call(filled.listener.stop(5))
+    stream.join()
+    assert stream.events[-1] == ("end", {})
+
+
+def test_a_stream_sends_no_more_than_may_be_in_flight(filled: Running, http: httpx.Client) -> None:
+    stream = Stream(http, PATH + "?in_flight=2&seconds=30")
+    until(lambda: len(stream.messages()) == 2)
+    with filled.client() as other:
+        assert group(filled).in_flight == 2
+        finish(other, "ack", stream.messages()[0]["receipt"])
+        until(lambda: len(stream.messages()) == 3)
+    filled.call(filled.listener.stop(5))
+    stream.join()
+
+
+def test_when_a_stream_ends_what_was_not_finished_is_ready_at_once_and_uncounted(filled: Running, http: httpx.Client) -> None:
+    stream = Stream(http, PATH + "?seconds=0.3")
+    stream.join()
+    assert len(stream.messages()) == 3
+    again = receive(http, max=3)
+    assert [message["attempt"] for message in again] == [1, 1, 1]
+    assert finish(http, "ack", stream.messages()[0]["receipt"]).status_code == 409
+
+
+def test_a_stream_whose_client_goes_away_ends(filled: Running) -> None:
+    with filled.client() as client, client.stream("GET", PATH, headers=EVENTS) as answer:
+        next(answer.iter_bytes())
+        assert group(filled).members == 1
+    until(lambda: group(filled).members == 0)
+
+
+def test_a_stream_needs_its_accept_header(filled: Running, http: httpx.Client) -> None:
+    """A page of another site can make a browser ask for an image there, but not with this header."""
+    for accept in ("*/*", "image/png", "text/html"):
+        assert http.get(PATH, headers={"accept": accept}).status_code == 406
+    assert http.head(PATH, headers=EVENTS).status_code == 405
+
+
+def test_a_stream_ends_within_a_second_or_two_when_its_right_is_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    auth = TokenAuth(write_tokens(path, {"a": {"consume": ["t"]}}))
+    with running(auth=auth) as server:
+        server.store.sync.publish("t", b"x")
+        stream = Stream(server.client("a-token"), PATH)
+        until(stream.messages)
+        write_tokens(path, {"a": {"consume": ["u"]}})
+        auth.reload()
+        stream.join()
+        assert stream.events[-1][0] == "error"
+        assert stream.events[-1][1]["code"] == "PERMISSION_DENIED"
+
+
+def test_a_stream_that_nobody_reads_holds_little(server: Running) -> None:
+    """What is sent waits for the socket; the rest stays in the log."""
+    server.store.sync.publish_many("t", [b"x" * 100_000] * 60)
+    with server.client() as client, client.stream("GET", PATH + "?in_flight=1000", headers=EVENTS):
+        until(lambda: group(server).in_flight)
+        time.sleep(0.3)
+        assert group(server).in_flight <= 12
+        with server.client() as other:
+            assert len(receive(other, max=1)) == 1, "nobody else waits for it"

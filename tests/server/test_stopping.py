@@ -1,0 +1,174 @@
+"""Stopping: nothing new is begun, nobody waits, running requests end, and nothing is lost or stored twice."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from penstock import aio
+from tests.aio.helpers import Gate
+from tests.server.running import Running, running, until
+from tests.server.test_hostile import HEAD, connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_waiting_polls_end_at_once_and_empty(server: Running) -> None:
+    server.store.sync.create_topic("t")
+    with ThreadPoolExecutor(8) as pool:
+        polls = [
+            pool.submit(httpx.post, f"{server.url}/v1/topics/t/groups/g{number}/receive", json={"wait": 60}, timeout=30)
+            for number in range(8)
+        ]
+        until(lambda: server.listener.context.waiting == 8)
+        began = time.monotonic()
+        server.call(server.listener.stop(20))
+        assert time.monotonic() - began < 10
+        for poll in polls:
+            assert poll.result(5).json() == {"messages": []}
+            assert poll.result(5).headers["connection"] == "close"
+
+
+def test_while_draining_acks_are_taken_and_new_work_is_not(server: Running, http: httpx.Client) -> None:
+    server.store.sync.publish_many("t", [b"1", b"2"])
+    first, second = http.post("/v1/topics/t/groups/g/receive", json={"max": 2}).json()["messages"]
+    drain = server.begin(server.listener.drain(20))
+    until(lambda: server.listener.context.draining)
+    for method, path, body in (
+        ("POST", "/v1/topics/t/messages", {"value": "x"}),
+        ("POST", "/v1/topics/t/groups/g/receive", {}),
+        ("POST", "/v1/topics", {"name": "u"}),
+        ("POST", "/v1/topics/t/dlq/replay-all", None),
+        ("GET", "/readyz", None),
+    ):
+        answer = http.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (503, "UNAVAILABLE"), path
+    assert http.get("/healthz").status_code == 200
+    for message in (first, second):
+        assert not drain.done()
+        assert http.post("/v1/topics/t/groups/g/ack", json={"receipts": [message["receipt"]]}).status_code == 200
+    assert drain.result(10) is True
+    server.call(server.listener.stop(5))
+    stats = server.store.stats().topics["t"]
+    assert (stats.messages, stats.groups["g"].lag) == (2, 0)
+
+
+def test_what_was_not_finished_in_time_goes_back_uncounted(server: Running, http: httpx.Client) -> None:
+    server.store.sync.publish("t", b"1")
+    assert http.post("/v1/topics/t/groups/g/receive", json={}).json()["messages"]
+    assert server.call(server.listener.drain(0.05)) is False
+    server.call(server.listener.stop(1))
+    (again,) = server.store.sync.subscribe("t", "g").get_many(5, 5)
+    assert again.attempt == 1
+
+
+def test_a_running_request_ends_and_its_client_is_answered(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(server.store.sync.publish)
+    monkeypatch.setattr(server.store.sync, "publish", gate)
+    with ThreadPoolExecutor() as pool:
+        publish = pool.submit(httpx.post, f"{server.url}/v1/topics/t/messages", json={"value": "x", "key": "k"}, timeout=30)
+        assert gate.reached.wait(10)
+        stop = server.begin(server.listener.stop(20))
+        until(lambda: server.listener.context.stopping.is_set())
+        gate.open.set()
+        assert publish.result(10).status_code == 201
+        stop.result(10)
+
+
+def test_a_request_that_does_not_end_is_cut_off_at_the_deadline(server: Running) -> None:
+    with connect(server) as stuck:
+        stuck.sendall(HEAD + b"Content-Length: 10\r\n\r\nx")
+        until(lambda: server.listener.context.connections() == 1)
+        began = time.monotonic()
+        server.call(server.listener.stop(0.5))
+        assert time.monotonic() - began < 5
+        stuck.settimeout(5)
+        try:
+            while stuck.recv(1000):
+                pass
+        except ConnectionResetError:
+            pass
+    assert "t" not in server.store.stats().topics
+
+
+def test_idle_connections_do_not_hold_up_the_end(server: Running, http: httpx.Client) -> None:
+    assert http.get("/healthz").status_code == 200
+    with connect(server):
+        began = time.monotonic()
+        server.call(server.listener.stop(20))
+        assert time.monotonic() - began < 5
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def test_stopping_twice_does_nothing(server: Running) -> None:
+    server.call(server.listener.stop(1))
+    server.call(server.listener.stop(1))
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_under_load_nothing_is_lost_or_stored_twice(tmp_path: Path, turn: int) -> None:
+    """What was answered with 201 is there once; what was refused or cut off is there at most once."""
+    path = str(tmp_path / "store")
+    answered: set[str] = set()
+    tried: set[str] = set()
+    acked: set[int] = set()
+
+    def produce(url: str, name: int) -> None:
+        with httpx.Client(base_url=url, timeout=30) as client:
+            for number in range(100_000):
+                value = f"{name}-{number}"
+                tried.add(value)
+                try:
+                    answer = client.post("/v1/topics/t/messages", json={"value": value, "key": str(name)})
+                except httpx.HTTPError:
+                    return
+                if answer.status_code != 201:
+                    assert answer.status_code == 503
+                    return
+                answered.add(value)
+
+    def consume(url: str) -> None:
+        with httpx.Client(base_url=url, timeout=30) as client:
+            while True:
+                try:
+                    answer = client.post("/v1/topics/t/groups/g/receive", json={"max": 5, "wait": 20})
+                    found: list[dict[str, Any]] = answer.json()["messages"] if answer.status_code == 200 else []
+                    if not found:
+                        return
+                    receipts = [message["receipt"] for message in found]
+                    if client.post("/v1/topics/t/groups/g/ack", json={"receipts": receipts}).status_code == 200:
+                        acked.update(message["offset"] for message in found)
+                except httpx.HTTPError:
+                    return
+
+    with running(path=path) as server:
+        server.store.sync.create_topic("t")
+        with ThreadPoolExecutor(8) as pool:
+            work = [pool.submit(produce, server.url, name) for name in range(5)]
+            work += [pool.submit(consume, server.url) for _ in range(3)]
+            until(lambda: len(answered) > 60 and len(acked) > 20)
+            assert server.call(server.listener.drain(15)) or turn >= 0
+            server.call(server.listener.stop(10))
+            for one in work:
+                one.result(30)
+
+    async def look() -> tuple[list[str], int, int]:
+        async with aio.open(path) as store:
+            values = [(message.value or b"").decode() async for message in store.read("t")]
+            async with store.subscribe("t", "g", prefetch=100_000) as consumer:
+                left = await consumer.get_many(100_000, 0)
+                return values, len(left), sum(delivery.attempt > 1 for delivery in left)
+
+    values, left, failed = asyncio.run(look())
+    assert len(values) == len(set(values))
+    assert answered <= set(values) <= tried
+    assert left == len(values) - len(acked)
+    assert failed == 0, "a shutdown is not a failure"

@@ -45,9 +45,11 @@ def test_every_error_has_an_exit_code_and_a_line(
 
 
 @pytest.mark.parametrize("command", EVERY, ids=" ".join)
-def test_a_url_is_refused_for_now(command: list[str], run: Commands) -> None:
-    line = run.fails(2, *at(command, "penstock://127.0.0.1:7420"))
-    assert "not supported yet by this version" in line
+def test_a_server_that_is_not_there(command: list[str], run: Commands) -> None:
+    """Told at once; and commands that look at files want a folder."""
+    on_files = command[0] in ("verify", "repair")
+    line = run.fails(2 if on_files else 4, *at(command, "penstock://127.0.0.1:1"))
+    assert ("is a server" if on_files else "cannot be reached") in line
 
 
 @pytest.mark.parametrize("command", EVERY, ids=" ".join)

@@ -159,7 +159,7 @@ class ServerBackend(DirectoryBackend):
         if server is None:
             owner = self._open(str(self.path), settings)
             self._opened.pop()
-            server = RunningServer(owner, port=0)
+            server = RunningServer(owner)
             self._servers[self.path] = server
             self._owners.append(owner)
         client: Any = RemoteStore(parse_address(server.address), auto_create=auto_create)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import resource
@@ -153,8 +154,7 @@ def test_a_slow_body_is_cut_off() -> None:
 def test_a_client_that_goes_away_in_its_body_stores_nothing(server: Running) -> None:
     with connect(server) as found:
         found.sendall(HEAD + b"Content-Length: 100\r\n\r\nx")
-    is_well(server)
-    until(lambda: not server.listener.context.connections() or True)
+    until(lambda: not server.listener.context.connections())
     assert "t" not in server.store.stats().topics
 
 
@@ -162,11 +162,8 @@ def test_there_are_only_so_many_connections() -> None:
     with running(connections_max=3) as server:
         held = [connect(server) for _ in range(3)]
         until(lambda: server.listener.context.connections() == 3)
-        with connect(server) as refused:
-            try:
-                assert refused.recv(1) == b""
-            except ConnectionResetError:
-                pass
+        with connect(server) as refused, contextlib.suppress(ConnectionResetError):
+            assert refused.recv(1) == b""
         for one in held:
             one.close()
         until(lambda: server.listener.context.connections() == 0)
@@ -263,9 +260,12 @@ def test_text_full_of_brackets_is_only_text(client: httpx.Client, topic: str) ->
 @pytest.mark.parametrize(
     "query",
     [
-        "limit=-1", "limit=0", "limit=1001", "limit=NaN", "limit=1e3", "limit=9223372036854775808", "limit=", "limit=1&limit=1", "limit=+1",
-        "limit=%31%00", "limit=" + "9" * 5000, "limit=true", "limit= 1", "start=-1", "start=18446744073709551616", "start=1e9", "start=x",
-        "start=NaN", "start=earliest%0a", "start=2024-13-01T00:00:00Z", "start=2024-01-01", "base64=1", "base64=True", "unknown=1", "limit[]=1",
+        "limit=-1", "limit=0", "limit=1001", "limit=NaN", "limit=1e3", "limit=9223372036854775808", "limit=", "limit=1&limit=1",
+        "limit=+1",
+        "limit=%31%00", "limit=" + "9" * 5000,
+        "limit=true", "limit= 1", "start=-1", "start=18446744073709551616", "start=1e9", "start=x",
+        "start=NaN", "start=earliest%0a", "start=2024-13-01T00:00:00Z", "start=2024-01-01",
+        "base64=1", "base64=True", "unknown=1", "limit[]=1",
         "=", "%ff=1", "limit=%ff", "a=1&" * 100,
     ],
 )  # fmt: skip
@@ -295,7 +295,8 @@ def test_what_a_poll_may_ask_for_is_bounded(client: httpx.Client, topic: str, bo
 
 NAMES = [
     "..", "../../etc/cron.d/x", "/etc/x", "a/../../b", "..%2f", "%00", "a\0b", ".", "a\nb", "a\r\nSet-Cookie: x=1", "x" * 197, "x" * 10_000,
-    "a\u202eb", "é", "İ", "-a", ".lock", "__internal", "{{7*7}}", "<img src=x onerror=alert(1)>", "'; DROP", "*", ">", ".*", "a b", "a;b", "",
+    "a\u202eb", "é", "İ", "-a", ".lock", "__internal", "{{7*7}}", "<img src=x onerror=alert(1)>", "'; DROP", "*", ">", ".*",
+    "a b", "a;b", "",
 ]  # fmt: skip
 
 
@@ -324,7 +325,7 @@ def quoted(name: str) -> str:
 def test_reserved_names_are_refused(client: httpx.Client, name: str) -> None:
     assert client.post("/v1/topics", json={"name": name}).json()["code"] == "RESERVED_NAME"
     answer = client.post(f"/v1/topics/{name}/messages", json={"value": "x"})
-    assert (answer.status_code, answer.json()["code"]) == (400, "RESERVED_NAME")
+    assert (answer.status_code, answer.json()["code"]) == (403, "RESERVED_NAME")
 
 
 def test_a_pickle_is_bytes_like_any_other(client: httpx.Client, topic: str, tmp_path: Any) -> None:

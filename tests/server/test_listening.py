@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -82,7 +83,7 @@ def test_over_tls_with_a_certificate_that_the_client_trusts(ours: Authority, the
             httpx.get(f"http://127.0.0.1:{server.port}/readyz")
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.load_verify_locations(ours.certificate)
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(httpx.ConnectError):
             server.client(verify=old).get("/readyz")
@@ -120,11 +121,11 @@ def test_a_new_certificate_is_used_after_a_reload(ours: Authority, theirs: Autho
 def test_a_tls_handshake_that_does_not_end_is_cut_off(ours: Authority) -> None:
     certificate, key = ours.sign("server")
     with running(tls_certificate=certificate, tls_key=key, header_timeout_s=0.3) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as silent:
-            try:
-                assert silent.recv(1) == b""
-            except ConnectionResetError:
-                pass
+        with (
+            socket.create_connection(("127.0.0.1", server.port), timeout=10) as silent,
+            contextlib.suppress(ConnectionResetError),
+        ):
+            assert silent.recv(1) == b""
         assert server.client(verify=trusting(ours)).get("/healthz").status_code == 200
 
 
@@ -175,7 +176,7 @@ def made(auth: TokenAuth | None = None, **settings: Any) -> HttpListener:
 def test_a_public_address_needs_tokens_and_tls(listen: str, tmp_path: Path, ours: Authority) -> None:
     auth = TokenAuth(write_tokens(tmp_path / "tokens", {"a": {"admin": ["*"]}}))
     certificate, key = ours.sign("server")
-    tls = {"tls_certificate": certificate, "tls_key": key}
+    tls: dict[str, Any] = {"tls_certificate": certificate, "tls_key": key}
     with pytest.raises(BadSetting, match=r"a file of tokens and a TLS certificate is not set"):
         made(listen=listen)
     with pytest.raises(BadSetting, match=r"and a TLS certificate is not set"):
@@ -222,8 +223,10 @@ def test_an_address_is_written_as_it_was_read(text: str) -> None:
     "settings",
     [
         {"tls_certificate": "x"}, {"tls_key": "x"}, {"tls_client_ca": "x"}, {"tls_certificate": "", "tls_key": ""}, {"tls_certificate": 1},
-        {"allow_insecure": "no"}, {"allow_insecure": None}, {"hosts": "name"}, {"hosts": ("",)}, {"body_bytes_max": 0}, {"body_bytes_max": -1},
-        {"body_bytes_max": 1.5}, {"body_bytes_max": "1"}, {"body_bytes_max": True}, {"wait_max_s": float("nan")}, {"wait_max_s": float("inf")},
+        {"allow_insecure": "no"}, {"allow_insecure": None},
+        {"hosts": "name"}, {"hosts": ("",)}, {"body_bytes_max": 0}, {"body_bytes_max": -1},
+        {"body_bytes_max": 1.5}, {"body_bytes_max": "1"}, {"body_bytes_max": True}, {"wait_max_s": float("nan")},
+        {"wait_max_s": float("inf")},
         {"wait_max_s": -1}, {"waiting_max": None}, {"bodies_bytes_max": 1 << 20}, {"publish_bytes_max": 1 << 40},
     ],
 )  # fmt: skip
@@ -237,12 +240,13 @@ def test_files_that_are_no_certificates_are_refused(tmp_path: Path, ours: Author
     other = ours.sign("other")[1]
     bad = tmp_path / "bad"
     bad.write_text("nothing")
-    for settings in (
+    cases: tuple[dict[str, Any], ...] = (
         {"tls_certificate": str(tmp_path / "none"), "tls_key": key},
         {"tls_certificate": str(bad), "tls_key": key},
         {"tls_certificate": certificate, "tls_key": other},
         {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": str(bad)},
-    ):
+    )
+    for settings in cases:
         with pytest.raises(BadSetting):
             made(**settings)
 

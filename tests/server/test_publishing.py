@@ -71,13 +71,39 @@ def test_a_raw_message_takes_the_rest_from_headers(client: httpx.Client, shared:
     assert message["timestamp"].startswith("2024-05-01T10:00:00")
 
 
-def test_an_idempotency_key_is_the_dedup_key(client: httpx.Client, topic: str) -> None:
+def test_an_idempotency_key_is_the_dedup_key_of_what_has_none(client: httpx.Client, topic: str) -> None:
     path, header = f"/v1/topics/{topic}/messages", {"idempotency-key": "a"}
     assert client.post(path, json={"value": "1"}, headers=header).status_code == 201
-    assert client.post(path, json={"value": "1", "dedup_key": "a"}, headers=header).status_code == 200
-    assert client.post(path, json={"value": "1", "dedup_key": "b"}, headers=header).status_code == 400
-    assert client.post(path, json=[{"value": "1"}], headers=header).status_code == 400
-    assert read(client, topic)["end"] == 1
+    assert client.post(path, json={"value": "1"}, headers=header).json()["duplicate"]
+    assert client.post(path, json={"value": "1", "dedup_key": "a"}).json()["duplicate"]
+    assert not client.post(path, json={"value": "1", "dedup_key": "b"}, headers=header).json()["duplicate"]
+    assert read(client, topic)["end"] == 2
+
+
+def test_an_idempotency_key_makes_an_array_safe_to_repeat(client: httpx.Client, topic: str) -> None:
+    path, body = f"/v1/topics/{topic}/messages", [{"value": "1"}, {"value": "2", "dedup_key": "own"}, {"value": "3"}]
+    first = client.post(path, json=body, headers={"idempotency-key": "k"}).json()["receipts"]
+    again = client.post(path, json=body, headers={"idempotency-key": "k"}).json()["receipts"]
+    assert again == [{**receipt, "duplicate": True} for receipt in first]
+    assert client.post(path, json={"value": "2", "dedup_key": "own"}).json()["duplicate"]
+    assert read(client, topic)["end"] == 3
+
+
+def test_an_array_goes_to_the_partition_that_a_header_names(client: httpx.Client, shared: Running) -> None:
+    shared.store.sync.create_topic("array", partitions=3)
+    body = [{"value": "1", "key": "a"}, {"value": "2", "key": "b"}]
+    answer = client.post("/v1/topics/array/messages", json=body, headers={"x-penstock-partition": "2"})
+    assert [receipt["partition"] for receipt in answer.json()["receipts"]] == [2, 2]
+
+
+def test_a_header_that_would_be_passed_over_is_refused(client: httpx.Client, topic: str) -> None:
+    path = f"/v1/topics/{topic}/messages"
+    for name in ("X-Penstock-Partiton", "X-Penstock-Dedup-Key"):
+        assert client.post(path, content=b"x", headers={**OCTETS, name: "0"}).status_code == 400
+    for name in ("X-Penstock-Key", "X-Penstock-Partition", "X-Penstock-Header-A"):
+        assert client.post(path, json={"value": "x"}, headers={name: "0"}).status_code == 400
+    assert client.post(path, json=[{"value": "x"}], headers={"X-Penstock-Key": "0"}).status_code == 400
+    assert read(client, topic)["end"] == 0
 
 
 def test_an_array_is_published_as_one(client: httpx.Client, topic: str) -> None:

@@ -76,7 +76,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/topics/{topic}/groups/{group}/reject"): Row(409, CONSUMERS, f"{GROUP}/reject", RECEIPT),
     ("POST", "/v1/topics/{topic}/groups/{group}/extend"): Row(409, CONSUMERS, f"{GROUP}/extend", RECEIPT),
     ("POST", "/v1/topics/{topic}/groups/{group}/seek"): Row(204, CONSUMERS, f"{GROUP}/seek", {"to": "earliest"}),
-    ("POST", "/v1/topics/{topic}/groups/{group}/commit"): Row(204, CONSUMERS, f"{GROUP}/commit", {"offset": 0}),
+    ("POST", "/v1/topics/{topic}/groups/{group}/commit"): Row(204, CONSUMERS, f"{GROUP}/commit", {"offset": 0, "partition": 0}),
     ("GET", "/v1/topics/{topic}/groups/{group}/stream"): Row(200, CONSUMERS, f"{GROUP}/stream?seconds=0"),
     ("GET", "/v1/topics/{topic}/dlq"): Row(200, {"reader", "dlq-admin", "admin"}, "/v1/topics/t/dlq"),
     ("GET", "/v1/topics/{topic}/dlq/{id}"): Row(404, {"reader", "dlq-admin", "admin"}, "/v1/topics/t/dlq/7"),

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_whole_number, shown
+from penstock.broker.rights import require
 from penstock.broker.subscription import Subscription
 from penstock.errors import BadArgument, BadBytes, PenstockError, StageNotFound, Unavailable, UsageError
 from penstock.format.batch import EncodedBatch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from penstock.broker.completions import Completions
+    from penstock.broker.rights import Principal
     from penstock.files import Buffer
     from penstock.journal.ticket import Ticket
     from penstock.store.staging import OpenStage
@@ -47,8 +49,9 @@ STAGES_MAX = 1_000
 class Session:
     """What one connection may do, and what it has open. All methods but `release` run in the event loop."""
 
-    def __init__(self, store: Store, send: Send, completions: Completions) -> None:
+    def __init__(self, store: Store, send: Send, completions: Completions, principal: Principal) -> None:
         self._store = store
+        self._principal = principal
         self._send = send
         self._completions = completions
         self._subscriptions: dict[int, Subscription] = {}
@@ -70,7 +73,7 @@ class Session:
             Call.CONSUMER: lambda frame: ({"in_flight": self._of(frame).consumer.in_flight}, []),
         }
         self._later: dict[int, Callable[[Frame], Answer]] = {
-            Call.TOPICS: lambda _: ({"topics": [documents.encode_topic(one) for one in store.topics()]}, []),
+            Call.TOPICS: self._topics,
             Call.TOPIC: lambda frame: (documents.encode_topic(store.topic(frame.fields.get("topic"))), []),  # type: ignore[arg-type]
             Call.CREATE_TOPIC: self._create_topic,
             Call.TOPIC_TO_PUBLISH: self._topic_to_publish,
@@ -125,6 +128,7 @@ class Session:
     def handle(self, frame: Frame) -> None:
         """Do what a request asks for, or begin to."""
         try:
+            require(self._principal, frame, self._topic_of_consumer)
             now = self._now.get(frame.call)
             if now is not None:
                 answer = now(frame)
@@ -182,6 +186,10 @@ class Session:
         _log.error("call %s failed", frame.call, exc_info=error)
         self._refuse(frame, Unavailable("the server failed to do this; its log says why"))
 
+    def _topic_of_consumer(self, handle: Any) -> str | None:
+        found = self._subscriptions.get(handle) if type(handle) is int else None
+        return None if found is None else found.consumer.topic
+
     # -- topics -----------------------------------------------------------------------------------------------------
 
     def _create_topic(self, frame: Frame) -> Answer:
@@ -189,6 +197,11 @@ class Session:
         if not isinstance(settings, dict):
             raise BadArgument("settings", shown(settings), "must be an object")
         return documents.encode_topic(self._store.create_topic(name, **settings)), []  # type: ignore[arg-type]
+
+    def _topics(self, _: Frame) -> Answer:
+        """Those that the client has any right on."""
+        seen = [one for one in self._store.topics() if self._principal.may_see(one.name)]
+        return {"topics": [documents.encode_topic(one) for one in seen]}, []
 
     def _topic_to_publish(self, frame: Frame) -> Answer:
         topic = self._store._catalog.to_publish(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001

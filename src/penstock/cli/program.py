@@ -15,6 +15,7 @@ from penstock.cli.dlq import dlq
 from penstock.cli.groups import groups
 from penstock.cli.publish import publish
 from penstock.cli.read import read
+from penstock.cli.serve import serve
 from penstock.cli.stats import stats
 from penstock.cli.topics import topics
 from penstock.errors import PenstockError
@@ -77,10 +78,10 @@ def program() -> None:
     """
     Penstock, a durable message queue.
 
-    TARGET is the path of a store's folder. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 not now (owned by another
-    process, disk full), 5 damaged, 130 interrupted.
+    TARGET is the path of a store's folder, or a server: penstock://host:port. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not
+    found, 4 not now (owned by another process, disk full, server away), 5 damaged, 130 interrupted.
     """
 
 
-for command in (publish, consume, read, topics, groups, dlq, stats, verify, repair, version, completion):
+for command in (serve, publish, consume, read, topics, groups, dlq, stats, verify, repair, version, completion):
     program.add_command(command)

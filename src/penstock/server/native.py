@@ -12,11 +12,13 @@ import contextlib
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.broker.completions import Completions
 from penstock.broker.session import Session
 from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
+from penstock.server.address import Address
+from penstock.server.auth import Everyone
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import encode_error
 from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, HELLO_BYTES_MAX, REQUEST, Frame, FrameReader, encode_frame
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.files import Buffer
+    from penstock.server.auth import Authenticator
     from penstock.store.store import Store
 
+DEFAULT_PORT = 7420
 _log = logging.getLogger("penstock.server")
 HANDSHAKE_SECONDS = 10.0
 OUTSTANDING_MAX = 1_000
@@ -112,7 +116,10 @@ class Connection(asyncio.Protocol):
                 raise UsageError(f"this server speaks version {PROTOCOL_VERSION} of the protocol, not {version!r}")
             if self._listener.is_stopping:
                 raise Unavailable("the server is stopping")
-            self._listener.authenticate(frame.fields.get("token"))
+            token = frame.fields.get("token")
+            if token is not None and not isinstance(token, str):
+                raise UsageError("a token is a text")
+            principal = self._listener.auth.authenticate(token)
         except PenstockError as error:
             self._end(frame.call, frame.correlation, error)
             return
@@ -120,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._deadline.cancel()
         self._deadline = None
         self._reader.bytes_max = FRAME_BYTES_MAX
-        self._session = Session(self._listener.store, self._send, self._listener.completions)
+        self._session = Session(self._listener.store, self._send, self._listener.completions, principal)
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
 
     def _end(self, call: int, correlation: int, error: PenstockError) -> None:
@@ -172,43 +179,38 @@ class NativeListener:
     def __init__(
         self,
         store: Store,
+        address: Address | None = None,
         *,
-        host: str = "127.0.0.1",
-        port: int = 7420,
-        unix_path: str | None = None,
         tls: ssl.SSLContext | None = None,
-        authenticate: Callable[[Any], object] | None = None,
+        auth: Authenticator | None = None,
+        allow_insecure: bool = False,
     ) -> None:
         self.store = store
-        self._host, self._port, self._unix_path = host, port, unix_path
+        self.auth = auth or Everyone()
+        self._address = address or Address("127.0.0.1", DEFAULT_PORT)
         self._tls = tls
-        self.authenticate: Callable[[Any], object] = authenticate or (lambda _: None)
+        if not allow_insecure:
+            self._address.check_safe("native", authenticated=self.auth.checks_tokens, encrypted=tls is not None)
         self.connections: set[Connection] = set()
         self.is_stopping = False
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
-        """Listen. Raises `OSError`: the address is taken or not allowed."""
+        """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
         self.completions = Completions(loop)
-        if self._unix_path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._unix_path)
-            self._server = await loop.create_unix_server(
-                lambda: Connection(self), self._unix_path, ssl=self._tls, backlog=1_000
-            )
-            os.chmod(self._unix_path, 0o600)
+        listening = self._address.open("native")
+        if self._address.path:
+            self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, ssl=self._tls)
         else:
-            self._server = await loop.create_server(
-                lambda: Connection(self), self._host, self._port, ssl=self._tls, backlog=1_000
-            )
+            self._server = await loop.create_server(lambda: Connection(self), sock=listening, ssl=self._tls)
 
     @property
     def address(self) -> str:
         """Where it listens, as a client is told."""
-        if self._unix_path is not None:
-            return f"penstock+unix://{self._unix_path}"
+        if self._address.path:
+            return f"penstock+unix://{self._address.path}"
         assert self._server is not None
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"penstock{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -247,6 +249,6 @@ class NativeListener:
         for connection in list(self.connections):
             connection.close()
         await self._until(lambda: not self.connections and not self._releases, end)
-        if self._unix_path is not None:
+        if self._address.path:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._unix_path)
+                os.unlink(self._address.path)

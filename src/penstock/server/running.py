@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.server.address import Address
 from penstock.server.native import NativeListener
 
 if TYPE_CHECKING:
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class RunningServer:
-    """Serves an open store until it is closed; the store stays open. *options* are those of `NativeListener`."""
+    """Serves an open store until it is closed; the store stays open. *options* are those of `NativeListener`; the port is any."""
 
-    def __init__(self, store: Store, **options: Any) -> None:
-        self._listener = NativeListener(store, **options)
+    def __init__(self, store: Store, address: Address | None = None, **options: Any) -> None:
+        self._listener = NativeListener(store, address or Address("127.0.0.1", 0), **options)
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._failures: list[BaseException] = []

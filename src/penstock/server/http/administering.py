@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from penstock.arguments import shown
-from penstock.errors import BadArgument, GroupNotFound, NotFound, TopicNotFound
+from penstock.errors import GroupNotFound, NotFound, TopicNotFound
 from penstock.server.http import representation as show
 from penstock.server.http import schemas
 from penstock.server.http.consuming import check_may_make_group
@@ -174,20 +174,17 @@ async def seek(call: Call) -> Response:
 
 @operation(
     "POST", f"{_GROUP}/commit", "Everything of a partition below an offset is done; never goes back.", tag="groups", right="consume",
-    body=schemas.record({"offset": schemas.OFFSET, "partition": schemas.PARTITION}, ("offset",)),
+    body=schemas.record({"offset": schemas.OFFSET, "partition": schemas.PARTITION}, ("offset", "partition")),
     answers={204: None}, problems=(404,),
 )  # fmt: skip
 async def commit(call: Call) -> Response:
     """Commit an offset."""
-    partitions = call.context.store.topic(call.topic).partitions
-    partition = call.body.get("partition")
-    if partition is None and partitions > 1:
-        raise BadArgument("partition", "nothing", f"must be given: the topic has {partitions} partitions")
-    if partition is not None and partition >= partitions:
+    partition = call.body["partition"]
+    if partition >= call.context.store.topic(call.topic).partitions:
         raise TopicNotFound(call.topic, partition)
     # Not through a consumer: a new member would move the partitions of an ordered group about.
     group = call.context.store.sync._group(call.topic, call.group)  # noqa: SLF001
-    group.commit(partition or 0, call.body["offset"])
+    group.commit(partition, call.body["offset"])
     await call.context.store.flush()
     return Response(status_code=204)
 

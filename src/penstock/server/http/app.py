@@ -255,7 +255,7 @@ def _parameters(operation: Operation, query_string: bytes, headers: Headers) -> 
         seen.add(name)
         found[name] = check_parameter(text, known[name].schema, name)
     for one in operation.parameters:
-        if one.place == "header" and (texts := headers.getlist(one.name)):
+        if one.place != "query" and (texts := headers.getlist(one.name)):
             if len(texts) > 1:
                 raise BadArgument(one.name, shown(texts), "is given twice")
             found[one.name] = check_parameter(texts[0], one.schema, one.name)

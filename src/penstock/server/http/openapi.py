@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from penstock.server.http.operations import JSON, OCTETS, PATH_PARAMETERS
+from penstock.server.http.operations import JSON, OCTETS, PATH_PARAMETERS, RAW_HEADER
 from penstock.server.http.problems import PROBLEM_TYPE
 from penstock.server.http.schemas import COMPONENTS, ref
 
@@ -43,6 +43,7 @@ def document(operations: Sequence[Operation], settings: HttpSettings, *, tokens:
         if names:
             entry["parameters"] = [_path_parameter(name) for name in names]
         entry[operation.method.lower()] = _operation(operation, settings, tokens=tokens)
+    _link(paths["/v1/topics"]["post"], operations)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -65,6 +66,17 @@ def document(operations: Sequence[Operation], settings: HttpSettings, *, tokens:
     }
 
 
+def _link(create: dict[str, Any], operations: Sequence[Operation]) -> None:
+    """A topic that was created is what the other paths are about."""
+    links = {
+        operation.name: {"operationId": operation.name, "parameters": {"topic": "$response.body#/name"}}
+        for operation in operations
+        if operation.path.startswith("/v1/topics/{topic}")
+    }
+    for status in ("200", "201"):
+        create["responses"][status]["links"] = links
+
+
 def _path_parameter(name: str) -> dict[str, Any]:
     schema, description = PATH_PARAMETERS[name]
     return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
@@ -75,27 +87,22 @@ def _operation(operation: Operation, settings: HttpSettings, *, tokens: bool) ->
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag],
-        "parameters": [_parameter(parameter) for parameter in operation.parameters],
+        "parameters": [_parameter(one) for one in operation.parameters if one.place != RAW_HEADER],
         "responses": _responses(operation),
         "security": [{"token": []}] if tokens and not operation.public else [],
     }
     if operation.right is not None:
-        on = (
-            "the topic's dead letters"
-            if operation.dead_letters
-            else "the topic"
-            if "{topic}" in operation.path
-            else "all topics (*)"
-        )
-        found["description"] = f"Needs the right `{operation.right}` on {on}."
+        place = "the topic" if "{topic}" in operation.path else "all topics (*)"
+        if operation.dead_letters:
+            place += "'s dead letters"
+        found["description"] = f"Needs the right `{operation.right}` on {place}."
     if operation.body is not None:
         limit = settings.publish_bytes_max if operation.publishes else settings.body_bytes_max
         content: dict[str, Any] = {JSON: {"schema": operation.body}}
         if operation.raw_body:
             content[OCTETS] = {"schema": {"type": "string", "format": "binary"}}
-        found["requestBody"] = {
-            "required": not operation.body_optional, "content": content, "description": f"At most {limit:,} bytes.",
-        }  # fmt: skip
+        description = f"At most {limit:,} bytes. {operation.raw_body}".strip()
+        found["requestBody"] = {"required": not operation.body_optional, "content": content, "description": description}
     return found
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 EVENTS = "text/event-stream"
+RAW_HEADER = "raw header"
+"""The place of a parameter that has a meaning for some kinds of body only, which OpenAPI cannot say."""
 
 
 @dataclass(slots=True)
@@ -92,7 +94,8 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     body: Schema | None = None
     body_optional: bool = False
-    raw_body: bool = False
+    raw_body: str = ""
+    """What to know of a body that is no JSON, where that is taken."""
     publishes: bool = False
     while_draining: bool = True
     """Whether it is still done while the server stops: acks are, new work is not."""

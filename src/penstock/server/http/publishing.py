@@ -10,7 +10,7 @@ from penstock.arguments import shown
 from penstock.errors import BadArgument, TopicNotFound, Unavailable
 from penstock.server.http import representation as show
 from penstock.server.http import schemas
-from penstock.server.http.operations import OCTETS, Call, Parameter, operation
+from penstock.server.http.operations import OCTETS, RAW_HEADER, Call, Parameter, operation
 from penstock.server.http.schemas import ref
 
 if TYPE_CHECKING:
@@ -22,90 +22,102 @@ if TYPE_CHECKING:
 READ_MAX = 1_000
 HEADER_PREFIX = "x-penstock-header-"
 BASE64 = Parameter("base64", {"type": "boolean", "description": "give keys, values and headers as base64 always"}, False)
+_PARTITION = "X-Penstock-Partition"
+_KEY, _KEY_BASE64, _TIMESTAMP = "X-Penstock-Key", "X-Penstock-Key-Base64", "X-Penstock-Timestamp"
 _RAW_HEADERS = (
-    Parameter("Idempotency-Key", schemas.text(1_024, "the dedup_key of the message", minLength=1), place="header"),
-    Parameter("X-Penstock-Key", schemas.text(8_192, "raw body: the key, as text"), place="header"),
-    Parameter("X-Penstock-Key-Base64", schemas.text(8_192, "raw body: the key, any bytes"), place="header"),
-    Parameter("X-Penstock-Partition", {**schemas.PARTITION, "description": "raw body: the partition"}, place="header"),
-    Parameter("X-Penstock-Timestamp", {**schemas.TIME, "description": "raw body: its time"}, place="header"),
+    Parameter(_KEY, schemas.text(8_192, "the key, as text"), place=RAW_HEADER),
+    Parameter(_KEY_BASE64, schemas.text(8_192, "the key, any bytes"), place=RAW_HEADER),
+    Parameter(_PARTITION, {**schemas.PARTITION, "description": "the partition; also for an array"}, place=RAW_HEADER),
+    Parameter(_TIMESTAMP, {**schemas.TIME, "description": "its time"}, place=RAW_HEADER),
 )
 
 
 @operation(
     "POST",
     "/v1/topics/{topic}/messages",
-    "Publish a message, or an array of messages: all of each partition or none of them. A raw body is the value of one message; "
-    f"its headers are {HEADER_PREFIX.title()}NAME.",
+    "Publish a message, or an array of messages: all of each partition or none of them. A raw body is the value of one message.",
     tag="messages",
     right="publish",
     publishes=True,
-    raw_body=True,
+    raw_body=f"A raw body has the rest of its message in headers: {', '.join(one.name for one in _RAW_HEADERS)}, X-Penstock-Header-NAME.",
     while_draining=False,
-    parameters=_RAW_HEADERS,
-    body={
-        "oneOf": [ref("NewMessage"), schemas.list_of(ref("NewMessage"), schemas.PUBLISH_MESSAGES_MAX, least=1)],
-    },
+    parameters=(
+        Parameter(
+            "Idempotency-Key",
+            schemas.text(
+                1_000, "the dedup_key, unless the message has one; in an array with / and its index behind it", minLength=1
+            ),
+            place="header",
+        ),
+        *_RAW_HEADERS,
+    ),
+    body={"oneOf": [ref("NewMessage"), schemas.list_of(ref("NewMessageOfMany"), schemas.PUBLISH_MESSAGES_MAX, least=1)]},
     answers={201: {"oneOf": [ref("Receipt"), ref("Receipts")]}, 200: ref("Receipt")},
     problems=(404, 409, 507),
 )
 async def publish(call: Call) -> Response:
     """Publish."""
     store = call.context.store
+    headers = _message_headers(call)
     check_may_create(call, call.topic)
-    known = call.headers.get("idempotency-key")
+    text = call.query.get("Idempotency-Key")
+    known = None if text is None else text.encode("latin-1")
     if isinstance(call.body, list):
-        if known is not None:
-            raise BadArgument("Idempotency-Key", shown(known), "is for one message; give each of an array its dedup_key")
-        receipts = await _publish_many(call, [show.new_message(fields, f"[{at}]") for at, fields in enumerate(call.body)])
+        receipts = await _publish_many(call, known)
         return show.json_answer({"receipts": [show.receipt_fields(receipt) for receipt in receipts]}, 201)
-    message = _raw_message(call) if call.media_type == OCTETS else show.new_message(call.body, "body")
-    if known is not None:
-        if message.dedup_key not in (None, known):
-            raise BadArgument(
-                "Idempotency-Key", shown(known), f"the dedup_key of the body is another one: {shown(message.dedup_key)}"
-            )
+    message = _raw_message(call, headers) if call.media_type == OCTETS else show.new_message(call.body, "body")
+    if message.dedup_key is None:
         message = message._replace(dedup_key=known)
     receipt = await store.publish(call.topic, message.value, **message.options())
     return show.json_answer(show.receipt_fields(receipt), 200 if receipt.duplicate else 201)
 
 
-async def _publish_many(call: Call, messages: list[show.NewMessage]) -> list[Receipt]:
-    partitions = {message.partition for message in messages}
-    if len(partitions) > 1:
-        raise BadArgument("partition", shown(sorted(partitions, key=str)), "must be the same for all messages of an array")
+def _message_headers(call: Call) -> list[tuple[str, bytes]]:
+    """The message's headers among those of the request. Raises `BadArgument` if one would be passed over."""
+    found = []
+    used = {one.name.lower() for one in _RAW_HEADERS}
+    if call.media_type != OCTETS:
+        used = {_PARTITION.lower()} if isinstance(call.body, list) else set()
+    for raw_name, raw_value in call.headers.raw:
+        name = raw_name.decode("latin-1")
+        if name.startswith(HEADER_PREFIX) and call.media_type == OCTETS:
+            found.append((name[len(HEADER_PREFIX) :], raw_value))
+        elif name.startswith("x-penstock-") and name not in used:
+            raise BadArgument("header", shown(name), "has no meaning for this body")
+    return found
+
+
+async def _publish_many(call: Call, known: bytes | None) -> list[Receipt]:
+    messages = [show.new_message(fields, f"[{at}]") for at, fields in enumerate(call.body)]
+    dedup_keys: list[str | bytes | None] = [message.dedup_key for message in messages]
+    if known is not None:
+        dedup_keys = [b"%s/%d" % (known, at) if key is None else key for at, key in enumerate(dedup_keys)]
     columns: dict[str, list[Any]] = {
         "keys": [message.key for message in messages],
         "headers": [message.headers for message in messages],
         "timestamps": [message.timestamp for message in messages],
-        "dedup_keys": [message.dedup_key for message in messages],
+        "dedup_keys": dedup_keys,
     }
     given = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    found = await call.context.store.publish_many(
-        call.topic, [message.value for message in messages], partition=partitions.pop(), **given
-    )
-    return list(found)
+    values = [message.value for message in messages]
+    return list(await call.context.store.publish_many(call.topic, values, partition=call.query.get(_PARTITION), **given))
 
 
-def _raw_message(call: Call) -> show.NewMessage:
-    headers = []
-    for raw_name, raw_value in call.headers.raw:
-        name = raw_name.decode("latin-1")
-        if name.startswith(HEADER_PREFIX) and len(name) > len(HEADER_PREFIX):
-            headers.append((name[len(HEADER_PREFIX) :], raw_value))
+def _raw_message(call: Call, headers: list[tuple[str, bytes]]) -> show.NewMessage:
     key: bytes | None = None
-    if "X-Penstock-Key" in call.query:
-        key = call.query["X-Penstock-Key"].encode("latin-1")
-    if "X-Penstock-Key-Base64" in call.query:
+    if _KEY in call.query:
+        key = call.query[_KEY].encode("latin-1")
+    if _KEY_BASE64 in call.query:
         if key is not None:
-            raise BadArgument("X-Penstock-Key", shown(key), "and X-Penstock-Key-Base64 exclude each other")
-        key = show.bytes_of_base64(call.query["X-Penstock-Key-Base64"], "X-Penstock-Key-Base64")
-    timestamp = call.query.get("X-Penstock-Timestamp")
+            raise BadArgument(_KEY, shown(key), f"and {_KEY_BASE64} exclude each other")
+        key = show.bytes_of_base64(call.query[_KEY_BASE64], _KEY_BASE64)
+    timestamp = call.query.get(_TIMESTAMP)
     return show.NewMessage(
         call.body,
         key,
         headers or None,
-        call.query.get("X-Penstock-Partition"),
-        None if timestamp is None else show.moment_of("X-Penstock-Timestamp", timestamp),
+        call.query.get(_PARTITION),
+        None if timestamp is None else show.moment_of(_TIMESTAMP, timestamp),
     )
 
 

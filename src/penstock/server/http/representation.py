@@ -34,7 +34,7 @@ class NewMessage(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
     partition: int | None = None
     timestamp: dt.datetime | None = None
-    dedup_key: str | None = None
+    dedup_key: str | bytes | None = None
 
     def options(self) -> dict[str, Any]:
         """What it has besides its value, as `publish` takes it."""

@@ -109,18 +109,22 @@ PLACE: Schema = text(
     anyOf=[{"enum": ["earliest", "latest"]}, {"pattern": "^[0-9]{1,18}$"}, {"format": "date-time"}],
 )
 
+
+def _new_message(**more: Schema) -> Schema:
+    fields = {
+        **_FIELDS,
+        "headers": list_of(ref("Header"), HEADERS_MAX),
+        "timestamp": TIME,
+        "dedup_key": text(1_024, "publishing it again within the topic's window stores nothing", minLength=1),
+        **more,
+    }
+    has_value = {"anyOf": [{"required": ["value"]}, {"required": ["value_base64"]}]}
+    return record(fields, allOf=[has_value, _not_both("value", "value_base64"), _not_both("key", "key_base64")])
+
+
 COMPONENTS: dict[str, Schema] = {
-    "NewMessage": record(
-        {
-            **_FIELDS,
-            "headers": list_of(ref("Header"), HEADERS_MAX),
-            "partition": PARTITION,
-            "timestamp": TIME,
-            "dedup_key": text(1_024, "publishing it again within the topic's window stores nothing", minLength=1),
-        },
-        allOf=[{"anyOf": [{"required": ["value"]}, {"required": ["value_base64"]}]}, _not_both("value", "value_base64"),
-               _not_both("key", "key_base64")],
-    ),
+    "NewMessage": _new_message(partition=PARTITION),
+    "NewMessageOfMany": _new_message(),
     "Header": _HEADER,
     "Receipt": answer({"topic": {"type": "string"}, "partition": PARTITION, "offset": OFFSET, "duplicate": {"type": "boolean"}}),
     "Receipts": answer({"receipts": list_of(ref("Receipt"))}),

@@ -1,0 +1,174 @@
+"""
+A whole server: one store and its listeners, from the first signal to the last.
+
+It stops in order on SIGTERM and SIGINT: no new connections, running calls end, consumers' messages go back uncounted, the store
+is closed. A second signal ends it at once, which loses nothing that was acknowledged. SIGHUP reads tokens and certificates again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.aio.store import AsyncStore
+from penstock.errors import BadSetting, PenstockError
+from penstock.server.address import Address
+from penstock.server.auth import Everyone, TokenAuth
+from penstock.server.native import NativeListener
+from penstock.server.tls import TlsFiles
+from penstock.store.opening import open_store
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from penstock.server.http.listener import HttpListener
+    from penstock.store.store import Store
+
+_log = logging.getLogger("penstock.server")
+NATIVE_DEFAULT = "127.0.0.1:7420"
+HTTP_DEFAULT = "127.0.0.1:7422"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server is told; an address that is None is not listened on. Raises `BadSetting`."""
+
+    data: str
+    native: str | None = NATIVE_DEFAULT
+    http: str | None = HTTP_DEFAULT
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    tokens: str | None = None
+    allow_insecure: bool = False
+    auto_create: bool = True
+    stop_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.native is None and self.http is None:
+            raise BadSetting("native", None, "a server listens somewhere: give native or http")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise BadSetting("tls_key", self.tls_key, "tls_certificate and tls_key come together")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, None without it."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+
+
+class Server:
+    """Serves one store. Used once, in one event loop."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._auth = Everyone() if settings.tokens is None else TokenAuth(settings.tokens)
+        self._tls: ssl.SSLContext | None = None if settings.tls is None else settings.tls.context()
+        self._stopping = asyncio.Event()
+        self._signals = 0
+        self._native: NativeListener | None = None
+        self._http: HttpListener | None = None
+        self.addresses: dict[str, str] = {}
+        """Where it listens, by protocol."""
+
+    async def run(self, started: Callable[[Server], None] = lambda _: None) -> None:
+        """Serve until a signal comes. Calls *started* once clients can connect. Raises `PenstockError`: it could not begin."""
+        self._check_addresses()
+        settings = self._settings
+        store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
+        try:
+            await self._listen(store)
+            try:
+                with self._handling_signals():
+                    started(self)
+                    await self._stopping.wait()
+            finally:
+                await self._stop_listening()
+        finally:
+            await asyncio.to_thread(store.close)
+
+    def _check_addresses(self) -> None:
+        """Refuse before anything is opened what would be open to everybody."""
+        if self._settings.allow_insecure:
+            return
+        for name in ("native", "http"):
+            text = getattr(self._settings, name)
+            if text is not None:
+                Address.parse(name, text).check_safe(
+                    name, authenticated=self._auth.checks_tokens, encrypted=self._tls is not None
+                )
+
+    async def _listen(self, store: Store) -> None:
+        settings = self._settings
+        if settings.native is not None:
+            self._native = NativeListener(
+                store, Address.parse("native", settings.native), tls=self._tls, auth=self._auth, allow_insecure=settings.allow_insecure
+            )  # fmt: skip
+            await self._native.start()
+            self.addresses["native"] = self._native.address
+        if settings.http is not None:
+            # Only who wants HTTP needs its libraries.
+            from penstock.server.http.listener import HttpListener
+            from penstock.server.http.settings import HttpSettings
+
+            self._http = HttpListener(
+                AsyncStore(store),
+                HttpSettings(
+                    listen=settings.http, tls_certificate=settings.tls_certificate, tls_key=settings.tls_key,
+                    tls_client_ca=settings.tls_client_ca, allow_insecure=settings.allow_insecure,
+                ),
+                self._auth,
+            )  # fmt: skip
+            await self._http.start()
+            self.addresses["http"] = self._http.url
+
+    async def _stop_listening(self) -> None:
+        stops = []
+        if self._native is not None:
+            stops.append(self._native.stop(self._settings.stop_s))
+        if self._http is not None:
+            stops.append(self._http.stop(self._settings.stop_s))
+        await asyncio.gather(*stops)
+
+    @contextlib.contextmanager
+    def _handling_signals(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            raise SystemExit(1)
+        _log.info("stopping")
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Let `run` end in order."""
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Read tokens and certificates again; what cannot be used is logged, and the old ones hold."""
+        if isinstance(self._auth, TokenAuth):
+            self._auth.reload_or_keep()
+        tls = self._settings.tls
+        if self._tls is not None and tls is not None:
+            try:
+                tls.context()
+                tls.load(self._tls)
+                if self._http is not None:
+                    self._http.reload_tls()
+            except PenstockError as error:
+                _log.error("the certificate was not reloaded, that of before still holds: %s", error)

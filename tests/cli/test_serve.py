@@ -1,0 +1,209 @@
+"""`penstock serve`: a process that serves a store, and the commands that reach it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.errors import PermissionDenied, Unauthenticated
+from penstock.server.auth import hash_token
+from tests.cli.conftest import SCRIPT
+from tests.cli.serving import PATIENCE_S, Serving, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(120)
+ANY = ("--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+def penstock_cli(*arguments: str, code: int = 0, **environment: str) -> str:
+    """Run a command; what it printed."""
+    done = subprocess.run(
+        [SCRIPT, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env={"PATH": "/usr/bin:/bin", **environment},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_every_command_works_on_a_server(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data"), *ANY) as server:
+        url = server.address("native")
+        assert (
+            json.loads(penstock_cli("publish", url, "orders", "two apples", "one pear", "--json").splitlines()[1])["offset"]
+            == 1
+        )
+        assert penstock_cli("read", url, "orders", "--format", "value").splitlines() == ["two apples", "one pear"]
+        assert penstock_cli("consume", url, "orders", "--group", "g", "--count", "1", "--format", "value") == "two apples\n"
+        assert (
+            penstock_cli("consume", url, "orders", "--group", "g", "--count", "1", "--reject", "--format", "value")
+            == "one pear\n"
+        )
+        assert "orders" in penstock_cli("topics", "list", url)
+        assert "g" in penstock_cli("groups", "list", url)
+        assert penstock_cli("dlq", "replay", url, "orders", "--all") == "replayed 1\n"
+        penstock_cli("groups", "seek", url, "orders", "g", "earliest")
+        stats = json.loads(penstock_cli("stats", url, "--json"))
+        assert stats["topics"]["orders"]["groups"]["g"]["lag"] == 3
+        with urllib.request.urlopen(f"{server.address('http')}/healthz", timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+        assert server.stop()[0] == 0
+    with penstock.open(tmp_path / "data") as store:
+        assert len(list(store.read("orders"))) == 3
+
+
+def test_both_protocols_see_the_same_store(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data"), *ANY) as server:
+        request = urllib.request.Request(
+            f"{server.address('http')}/v1/topics/t/messages",
+            data=b'{"value": "by HTTP"}',
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            assert answer.status in (200, 201)
+        with penstock.open(server.address("native")) as store, store.subscribe("t", "g") as consumer:
+            message = consumer.get(PATIENCE_S)
+            assert message is not None
+            assert message.value == b"by HTTP"
+            message.ack()
+
+
+def test_a_unix_socket_and_settings_from_variable_and_file(tmp_path: Path) -> None:
+    """Flag, then variable, then file."""
+    config = tmp_path / "penstock.toml"
+    socket = tmp_path / "socket"
+    config.write_text(f'[serve]\ndata = "{tmp_path / "from-file"}"\nnative = "127.0.0.1:0"\nno_http = true\n')
+    environment = {"PENSTOCK_SERVE_NATIVE": f"unix:{socket}"}
+    with serving("--config", str(config), environment=environment) as server:
+        assert server.address("native") == f"penstock+unix://{socket}"
+        assert "http" not in server.said
+        with penstock.open(server.address("native")) as store:
+            store.publish("t", b"x")
+        assert server.stop()[0] == 0
+    assert (tmp_path / "from-file" / "store.json").exists()
+    assert not socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--native", "0.0.0.0:0"), "other machines can reach this address"),
+        (("--native", "nowhere"), "host:port"),
+        (("--no-native", "--no-http"), "listens somewhere"),
+        (("--tokens", "/nowhere/tokens.toml"), "cannot be read"),
+        (("--tls-certificate", "a.pem"), "come together"),
+        (("--config", "/nowhere/penstock.toml"), "no such file"),
+    ],
+)
+def test_a_bad_setting_stops_it_with_the_reason(arguments: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    line = penstock_cli("serve", "--data", str(tmp_path / "data"), *arguments, code=2)
+    assert told in line
+    assert line.startswith("error: ")
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_unknown_setting_in_the_file_is_told(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text('[serve]\ndata = "x"\nport = 7\n')
+    assert "no setting port" in penstock_cli("serve", "--config", str(config), code=2)
+
+
+def test_a_store_that_is_owned_already_is_told(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "data"):
+        line = penstock_cli("serve", "--data", str(tmp_path / "data"), *ANY, code=4)
+    assert "owned by process" in line
+
+
+def _tokens(path: Path, **rights: Any) -> None:
+    rows = []
+    for name, granted in rights.items():
+        granting = "\n".join(f"{right} = {topics!r}" for right, topics in granted.items())
+        digest = hash_token(f"token-of-{name}").hex()
+        rows.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n[token.rights]\n{granting}')
+    path.write_text("\n".join(rows))
+
+
+def test_tokens_say_who_may_do_what_and_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tmp_path / "tokens.toml"
+    _tokens(tokens, writer={"publish": ["orders"]}, reader={"read": ["orders"], "consume": ["orders"]}, boss={"admin": ["*"]})
+    with serving("--data", str(tmp_path / "data"), *ANY, "--tokens", str(tokens)) as server:
+        url = server.address("native")
+        monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+        with pytest.raises(Unauthenticated):
+            penstock.open(url)
+        with pytest.raises(Unauthenticated):
+            penstock.open(f"{url}?token=wrong")
+        with penstock.open(f"{url}?token=token-of-boss") as boss:
+            boss.create_topic("orders")
+            boss.create_topic("secrets")
+            assert len(boss.topics()) == 2
+        monkeypatch.setenv("PENSTOCK_TOKEN", "token-of-writer")
+        with penstock.open(url) as writer:
+            writer.publish("orders", b"x")
+            assert [info.name for info in writer.topics()] == ["orders"]
+            for refused in (
+                lambda: writer.publish("secrets", b"x"),
+                lambda: list(writer.read("orders")),
+                lambda: writer.subscribe("orders", "g"),
+                writer.stats,
+                lambda: writer.commit("job", 1, []),
+            ):
+                with pytest.raises(PermissionDenied):
+                    refused()
+            _tokens(tokens, boss={"admin": ["*"]})
+            server.signal(signal.SIGHUP)
+            end = time.monotonic() + PATIENCE_S
+            with pytest.raises(Unauthenticated):
+                while time.monotonic() < end:
+                    writer.publish("orders", b"again")
+        assert "token-of" not in server.stop()[1]
+
+
+def test_stopping_under_load_loses_nothing_and_exits_with_0(tmp_path: Path) -> None:
+    """Every publish that was answered is there once; the others raised."""
+    acked: list[bytes] = []
+    with serving("--data", str(tmp_path / "data"), *ANY) as server:
+        url = server.address("native")
+
+        def publish(number: int) -> None:
+            with penstock.open(url, give_up=0.2) as store:
+                for count in range(100_000):
+                    value = b"%d-%d" % (number, count)
+                    try:
+                        store.publish("t", value)
+                    except penstock.PenstockError:
+                        return
+                    acked.append(value)
+
+        threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + PATIENCE_S
+        while len(acked) < 200 and time.monotonic() < end:
+            time.sleep(0.01)
+        began = time.monotonic()
+        code, logged = server.stop()
+        assert code == 0, logged
+        assert time.monotonic() - began < 15
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    with penstock.open(tmp_path / "data") as store:
+        values = [message.value for message in store.read("t")]
+    assert len(set(values)) == len(values)
+    assert set(acked) <= set(values)
+    assert len(acked) >= 200
+
+
+def test_the_address_that_is_printed_is_for_people(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data"), *ANY) as server:
+        assert isinstance(server, Serving)
+        assert f"penstock publish {server.address('native')} hello world" in server.said

@@ -51,7 +51,7 @@ def test_every_command_works_on_a_server(tmp_path: Path) -> None:
         assert "orders" in penstock_cli("topics", "list", url)
         assert "g" in penstock_cli("groups", "list", url)
         assert penstock_cli("dlq", "replay", url, "orders", "--all") == "replayed 1\n"
-        penstock_cli("groups", "seek", url, "orders", "g", "earliest")
+        penstock_cli("groups", "seek", url, "orders", "g", "--to", "earliest")
         stats = json.loads(penstock_cli("stats", url, "--json"))
         assert stats["topics"]["orders"]["groups"]["g"]["lag"] == 3
         with urllib.request.urlopen(f"{server.address('http')}/healthz", timeout=PATIENCE_S) as answer:

@@ -1,0 +1,1 @@
+"""The client and the server of the native protocol, over real sockets."""

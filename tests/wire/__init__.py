@@ -1,0 +1,1 @@
+"""The native protocol: bytes, and what they say."""

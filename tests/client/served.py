@@ -35,7 +35,7 @@ class Served:
         self._folder = folder
         self._open: list[Any] = []
         self.store = Store.open(str(folder / "store"), settings=SETTINGS)
-        self.server = RunningServer(self.store, port=0)
+        self.server = RunningServer(self.store)
 
     @property
     def port(self) -> int:
@@ -70,7 +70,7 @@ class Served:
 
     def start(self) -> None:
         """Serve the same store again, on another port."""
-        self.server = RunningServer(self.store, port=0)
+        self.server = RunningServer(self.store)
 
     def close(self) -> None:
         while self._open:

@@ -1,0 +1,361 @@
+"""The server is away for a while: what waits, what fails, and that nothing reaches the wrong consumer afterwards."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import BadSetting, LeaseExpired, OutcomeUnknown, PenstockError, Unavailable
+from tests.client.proxy import DOWN, UP
+from tests.client.served import PATIENCE_S, eventually, later
+
+if TYPE_CHECKING:
+    from penstock import Store
+    from tests.client.proxy import Proxy
+    from tests.client.served import Served
+
+
+def connected(client: Any) -> bool:
+    """Whether a client has a connection now."""
+    return client._connection._socket is not None
+
+
+def lose(proxy: Proxy, client: Any) -> None:
+    """Take the server away, and wait until the client has noticed."""
+    proxy.refuse()
+    eventually(lambda: not connected(client))
+
+
+# -- publishing -----------------------------------------------------------------------------------------------------
+
+
+def test_a_publish_waits_while_the_server_is_away(proxy: Proxy, client: Store, served: Served) -> None:
+    """And is stored once when it is back."""
+    client.publish("orders", b"before")
+    lose(proxy, client)
+    waiting = later(lambda: client.publish("orders", b"during"))
+    assert not waiting.done()
+    proxy.allow()
+    assert waiting.result(PATIENCE_S).offset == 1
+    assert served.values("orders") == [b"before", b"during"]
+
+
+def test_calls_fail_when_the_server_stays_away_and_work_when_it_is_back(proxy: Proxy, served: Served) -> None:
+    """`give_up` seconds after the loss."""
+    client = served.client(proxy.address, give_up=0.3)
+    client.publish("orders", b"before")
+    lose(proxy, client)
+    with pytest.raises(Unavailable):
+        client.publish("orders", b"during")
+    with pytest.raises(Unavailable):
+        client.topics()
+    proxy.allow()
+    assert client.publish("orders", b"after").offset == 1
+    assert served.values("orders") == [b"before", b"after"]
+
+
+def test_a_publish_after_one_that_was_given_up_is_stored(proxy: Proxy, served: Served) -> None:
+    """The first one was stored and its answer lost: the second must not be taken for its copy."""
+    client = served.client(proxy.address, give_up=0.3)
+    client.publish("orders", b"first")
+    proxy.hold(DOWN)
+    unanswered = later(lambda: client.publish("orders", b"unanswered"))
+    eventually(lambda: len(served.values("orders")) == 2)
+    proxy.refuse()
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        unanswered.result(PATIENCE_S)
+    proxy.release()
+    proxy.allow()
+    receipt = client.publish("orders", b"another")
+    assert served.values("orders") == [b"first", b"unanswered", b"another"]
+    assert receipt.offset == 2
+
+
+def test_a_producers_batch_after_one_that_was_given_up_is_stored(proxy: Proxy, served: Served) -> None:
+    """As above, of a producer."""
+    client = served.client(proxy.address, give_up=0.3)
+    with client.producer("orders", linger=0) as producer:
+        producer.send(b"first").result(PATIENCE_S)
+        proxy.hold(DOWN)
+        unanswered = producer.send(b"unanswered")
+        eventually(lambda: len(served.values("orders")) == 2)
+        proxy.refuse()
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            unanswered.result(PATIENCE_S)
+        proxy.release()
+        proxy.allow()
+        sent = [producer.send(b"another"), producer.send(b"and another")]
+        receipts = [one.result(PATIENCE_S) for one in sent]
+    assert served.values("orders") == [b"first", b"unanswered", b"another", b"and another"]
+    assert [one.offset for one in receipts] == [2, 3]
+
+
+def test_a_named_producers_batch_after_one_that_was_given_up_is_stored(proxy: Proxy, served: Served) -> None:
+    """As above, of a producer with a name."""
+    client = served.client(proxy.address, give_up=0.3)
+    with client.producer("orders", linger=0, name="till") as producer:
+        producer.send(b"first").result(PATIENCE_S)
+        proxy.hold(DOWN)
+        unanswered = producer.send(b"unanswered")
+        eventually(lambda: len(served.values("orders")) == 2)
+        proxy.refuse()
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            unanswered.result(PATIENCE_S)
+        proxy.release()
+        proxy.allow()
+        try:
+            producer.send(b"another").result(PATIENCE_S)
+        except PenstockError:
+            return  # it may say that it cannot go on, but not that it has stored what it has not
+    assert served.values("orders") == [b"first", b"unanswered", b"another"]
+
+
+# -- consuming ------------------------------------------------------------------------------------------------------
+
+
+def test_get_goes_on_when_the_server_is_back(proxy: Proxy, client: Store, served: Served) -> None:
+    """A consumer that waits sees nothing of the outage, and what it gets then it can finish."""
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+    waiting = later(lambda: consumer.get(timeout=30))
+    eventually(lambda: served.members("orders", "workers") == 1)
+    lose(proxy, client)
+    served.store.publish("orders", b"work")
+    proxy.allow()
+    message = waiting.result(PATIENCE_S)
+    assert message.value == b"work"
+    message.ack(wait=True)
+    assert served.store.stats().topics["orders"].groups["workers"].lag == 0
+
+
+def test_a_message_that_was_asked_for_during_an_outage_can_be_finished(proxy: Proxy, client: Store, served: Served) -> None:
+    """It was handed out by the new connection, so it is the consumer's."""
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+    served.store.publish("orders", b"work")
+    lose(proxy, client)
+    waiting = later(lambda: consumer.get(timeout=30))
+    time.sleep(0.1)  # it has asked
+    proxy.allow()
+    message = waiting.result(PATIENCE_S)
+    message.ack(wait=True)
+    assert served.store.stats().topics["orders"].groups["workers"].lag == 0
+
+
+def test_a_late_ack_finishes_no_other_message(proxy: Proxy, client: Store, served: Served) -> None:
+    """An ack that was given during the outage is not taken for one of a message that came after it."""
+    served.store.create_topic("orders")
+    served.store.publish_many("orders", [b"one", b"two"])
+    consumer = client.subscribe("orders", "workers", backoff=60, backoff_max=60)
+    first = consumer.get(timeout=5)
+    assert first is not None
+    lose(proxy, client)
+    eventually(lambda: served.members("orders", "workers") == 0)
+    getting = later(lambda: consumer.get(timeout=30))
+    time.sleep(0.1)  # it has asked
+    acking = later(first.ack)
+    time.sleep(0.1)
+    proxy.allow()
+    with pytest.raises(LeaseExpired):
+        acking.result(PATIENCE_S)
+    second = getting.result(PATIENCE_S)
+    assert second.value == b"two"
+    client.flush()
+    assert served.store.stats().topics["orders"].groups["workers"].acked == 0
+
+
+def test_acks_of_before_the_outage_are_late(proxy: Proxy, client: Store, served: Served) -> None:
+    """During it and after it, alone and in a transaction."""
+    served.store.create_topic("orders")
+    served.store.publish_many("orders", [b"one", b"two", b"three"])
+    consumer = client.subscribe("orders", "workers", backoff=0.001, backoff_max=0.001)
+    held = consumer.get_many(3, timeout=5)
+    lose(proxy, client)
+    during = later(held[0].ack)
+    time.sleep(0.05)
+    proxy.allow()
+    with pytest.raises(LeaseExpired):
+        during.result(PATIENCE_S)
+    with pytest.raises(LeaseExpired):
+        held[1].ack()
+    with pytest.raises(LeaseExpired):
+        consumer.nack(held)
+    with pytest.raises(LeaseExpired):
+        held[1].extend(10)
+    with pytest.raises(LeaseExpired), client.transaction() as transaction:
+        transaction.publish("out", b"never")
+        transaction.ack(held[2])
+    again: list[Any] = []
+    while len(again) < 3:
+        again += consumer.get_many(3, timeout=5)
+    assert sorted(one.value for one in again) == [b"one", b"three", b"two"]
+    consumer.ack(again, wait=True)
+
+
+def test_consumers_keep_their_topics_after_an_outage(proxy: Proxy, client: Store, served: Served) -> None:
+    """Also where the server numbers them anew, and they ask while it is away."""
+    for topic in ("a", "b", "c"):
+        served.store.create_topic(topic)
+    consumers = {topic: client.subscribe(topic, "workers") for topic in ("a", "b", "c")}
+    consumers["a"].close()
+    for topic in ("b", "c"):
+        served.store.publish(topic, topic.encode())
+    lose(proxy, client)
+    waiting = {topic: later(lambda one=consumers[topic]: one.get(timeout=30)) for topic in ("b", "c")}  # type: ignore[misc]
+    time.sleep(0.1)  # they have asked
+    proxy.allow()
+    found = {topic: waiting[topic].result(PATIENCE_S).value for topic in ("b", "c")}
+    assert found == {"b": b"b", "c": b"c"}
+
+
+def test_closing_a_consumer_during_an_outage_closes_no_other(proxy: Proxy, client: Store, served: Served) -> None:
+    """The numbers of consumers begin anew with each connection."""
+    for topic in ("a", "b"):
+        served.store.create_topic(topic)
+    first, second = client.subscribe("a", "workers"), client.subscribe("b", "workers")
+    lose(proxy, client)
+    closing = later(first.close)
+    time.sleep(0.1)
+    proxy.allow()
+    closing.result(PATIENCE_S)
+    served.store.publish("b", b"work")
+    message = second.get(timeout=5)
+    assert message is not None
+    assert message.value == b"work"
+    assert served.members("b", "workers") == 1
+
+
+def test_a_consumer_that_iterates_notices_that_the_server_stays_away(proxy: Proxy, served: Served) -> None:
+    """It raises, or goes on when the server is back; it does not wait for ever."""
+    client = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+    served.store.publish("orders", b"one")
+    seen = []
+
+    def iterate() -> None:
+        for message in consumer:
+            seen.append(message.value)
+            message.ack()
+            if message.value == b"two":
+                return
+
+    iterating = later(iterate)
+    eventually(lambda: seen == [b"one"])
+    lose(proxy, client)
+    time.sleep(1)  # longer than it takes to give up
+    proxy.allow()
+    served.store.publish("orders", b"two")
+    try:
+        iterating.result(PATIENCE_S / 2)
+    except Unavailable:
+        pass
+    else:
+        assert seen == [b"one", b"two"]
+
+
+def test_a_consumer_that_cannot_come_back_fails_alone(proxy: Proxy, client: Store, served: Served) -> None:
+    """Its group was made anew with other settings meanwhile; publishing is none of its business."""
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers", ordered=False)
+    lose(proxy, client)
+    eventually(lambda: served.members("orders", "workers") == 0)
+    served.store.delete_group("orders", "workers")
+    served.store.subscribe("orders", "workers", ordered=True)
+    proxy.allow()
+    assert client.publish("orders", b"still works").offset == 0
+    with pytest.raises(PenstockError) as caught:
+        consumer.get(timeout=1)
+    assert isinstance(caught.value, (BadSetting, Unavailable))
+
+
+def test_what_the_server_says_of_its_own_loss_stays_inside(proxy: Proxy, client: Store, served: Served) -> None:
+    """No error that a user sees is of a class that only the client knows."""
+    served.store.create_topic("orders")
+    served.store.publish("orders", b"work")
+    consumer = client.subscribe("orders", "workers")
+    kinds = set()
+    for call in (lambda: consumer.commit(1), consumer.pause, consumer.resume, lambda: consumer.in_flight):
+        proxy.hold(DOWN)
+        waiting = later(call)
+        time.sleep(0.05)
+        proxy.cut()
+        proxy.release()
+        try:
+            waiting.result(PATIENCE_S)
+        except PenstockError as error:
+            kinds.add(type(error))
+    assert {kind.__module__ for kind in kinds} <= {"penstock.errors"}
+
+
+def test_a_client_that_comes_back_into_a_black_hole_can_be_closed(proxy: Proxy, served: Served) -> None:
+    """The server takes the connection, greets, and says no more while consumers subscribe again."""
+    client = served.client(proxy.address, give_up=1)
+    client.create_topic("orders")
+    client.subscribe("orders", "workers")
+    # The answer to the hello passes, the next one does not.
+    greeting = 20 + len(_hello_fields(client))
+    before = proxy.connections
+    proxy.cut()
+    _hold_after(proxy, greeting, before)
+    closing = later(client.close)
+    try:
+        closing.result(PATIENCE_S / 2)
+    finally:
+        proxy.release()
+
+
+def _hello_fields(client: Any) -> bytes:
+    import json
+
+    return json.dumps(client._connection.hello, separators=(",", ":")).encode()
+
+
+def _hold_after(proxy: Proxy, count: int, connections: int) -> None:
+    """Let *count* bytes come down the next connection, then nothing."""
+    passed = 0
+    share = proxy.share
+
+    def counted(link: Any, direction: str, size: int) -> int:
+        nonlocal passed
+        if direction == DOWN:
+            passed += size
+            if passed >= count:
+                proxy.hold(DOWN)
+        return share(link, direction, size)
+
+    proxy.share = counted  # type: ignore[method-assign]
+    eventually(lambda: proxy.connections > connections and passed >= count)
+
+
+def test_a_server_that_takes_everything_and_says_nothing_is_given_up(proxy: Proxy, served: Served) -> None:
+    """A network that swallows packets looks like this; so does a server that hangs."""
+    client = served.client(proxy.address, give_up=0.5)
+    client.publish("orders", b"before")
+    proxy.hold(UP)
+    proxy.hold(DOWN)
+    waiting = later(lambda: client.publish("orders", b"during"))
+    try:
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            waiting.result(PATIENCE_S)
+    finally:
+        proxy.release()
+
+
+def test_a_client_can_be_closed_while_a_call_is_stuck_in_the_network(proxy: Proxy, served: Served) -> None:
+    """A publish that is too long for the buffers of a network that swallows it."""
+    client = served.client(proxy.address, give_up=0.5)
+    client.create_topic("orders", max_message_bytes=1 << 25)
+    proxy.hold(UP)
+    stuck = later(lambda: client.publish("orders", bytes(1 << 25)))
+    time.sleep(0.3)
+    closing = later(client.close)
+    try:
+        closing.result(PATIENCE_S / 2)
+        with pytest.raises(PenstockError):
+            stuck.result(PATIENCE_S)
+    finally:
+        proxy.release()
+        proxy.refuse()

@@ -73,6 +73,7 @@ def _produce(url: str, number: int, history: History, stop: threading.Event, rng
                 history.tried.add(value)
                 history.published(value, store.publish("t", value, key=b"%d" % rng.randrange(50)))
                 count += 1
+                time.sleep(0.002)
         else:
             with store.producer("t", linger=0.002, max_pending=2_000) as producer:
                 sent: collections.deque[tuple[bytes, Any]] = collections.deque()
@@ -86,7 +87,8 @@ def _produce(url: str, number: int, history: History, stop: threading.Event, rng
                     while len(sent) > 500:
                         value, future = sent.popleft()
                         history.published(value, future.result())
-                    time.sleep(0.001)
+                    # Not more than the consumers can take: the backlog is waited for at the end.
+                    time.sleep(0.03)
                 for value, future in sent:
                     history.published(value, future.result())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from penstock.server.auth import TokenAuth
+from penstock.server.http.body import ClientGone
 from penstock.testing import FakeClock
 from tests.server.running import Running, running, until, write_tokens
 
@@ -233,6 +235,34 @@ def test_only_so_many_consumers_groups_and_topics_are_made() -> None:
         receive(client)
         assert client.post("/v1/topics/t/groups/h/receive").status_code == 503
         assert client.post("/v1/topics/t/groups/g/receive", json={"consumer": "two"}).status_code == 503
+
+
+class Departed:
+    """A body whose client goes away when it is told to."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+
+    async def gone(self) -> None:
+        await self.left.wait()
+
+
+def test_work_that_nobody_gets_the_result_of_is_undone(server: Running) -> None:
+    undone: list[str] = []
+
+    async def lose() -> None:
+        body: Any = Departed()
+
+        async def work() -> str:
+            body.left.set()
+            await asyncio.sleep(0)
+            return "done"
+
+        with pytest.raises(ClientGone):
+            await server.listener.context.unless_gone(work(), body, undone.append)
+
+    server.call(lose())
+    assert undone == ["done"]
 
 
 # -- streams --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,20 @@ def test_a_request_that_does_not_end_is_cut_off_at_the_deadline(server: Running)
         except ConnectionResetError:
             pass
     assert "t" not in server.store.stats().topics
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off_at_the_deadline(server: Running) -> None:
+    server.store.sync.publish_many("t", [b"x" * 500_000] * 12)
+    with connect(server) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(b"GET /v1/topics/t/partitions/0/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert slow.recv(12) == b"HTTP/1.1 200"
+        server.call(server.listener.stop(0.3))
+        size = 0
+        with contextlib.suppress(ConnectionResetError):
+            while part := slow.recv(65536):
+                size += len(part)
+        assert size < 6_000_000, "the rest of it was not waited for"
 
 
 def test_idle_connections_do_not_hold_up_the_end(server: Running, http: httpx.Client) -> None:

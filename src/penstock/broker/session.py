@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_whole_number, shown
 from penstock.broker.rights import require
 from penstock.broker.subscription import Subscription
@@ -320,7 +321,10 @@ class Session:
     async def _stage(self, frame: Frame) -> Answer:
         if len(self._stages) >= STAGES_MAX:
             raise Unavailable(f"this connection has {STAGES_MAX} unfinished stages; finish or abandon some")
-        stage = await asyncio.to_thread(self._store.stage, frame.fields.get("producer"))  # type: ignore[arg-type]
+        stage = await finished_or_undone(
+            lambda: self._store.stage(frame.fields.get("producer")),  # type: ignore[arg-type]
+            lambda made: made.abandon(),
+        )
         handle = self._take_handle()
         self._stages[handle] = stage
         return {"handle": handle, "stage": stage.identity}, []
@@ -374,10 +378,11 @@ class Session:
         if "start" in options:
             options["start"] = documents.decode_place("start", options["start"])
         store, fields = self._store, frame.fields
-        consumer = await asyncio.to_thread(lambda: store.subscribe(fields.get("topic"), fields.get("group"), **options))  # type: ignore[arg-type]
-        if self._closed:
-            await asyncio.to_thread(consumer.close)
-            raise Unavailable("the connection was closed")
+        # Who hangs up meanwhile gets no consumer, and the group no member that nobody is.
+        consumer = await finished_or_undone(
+            lambda: store.subscribe(fields.get("topic"), fields.get("group"), **options),  # type: ignore[arg-type]
+            lambda made: made.close(),
+        )
         handle = self._take_handle()
 
         def push(told: dict[str, Any], payload: list[Buffer]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import socket
 import threading
 import time
@@ -35,6 +36,8 @@ CONNECT_SECONDS = 10.0
 PAUSE_FIRST_SECONDS = 0.05
 PAUSE_MOST_SECONDS = 2.0
 _RECEIVE_BYTES = 256 * 1024
+_NOW_BYTES_MAX = 16 * 1024
+"""What a socket that takes bytes at all takes without waiting."""
 
 
 class ConnectionLost(Unavailable):
@@ -44,11 +47,23 @@ class ConnectionLost(Unavailable):
 class Pending:
     """A call on its way. `result` waits for it."""
 
-    __slots__ = ("_event", "call", "callback", "correlation", "error", "fields", "frame", "lost", "payload", "resend")
+    __slots__ = (
+        "_event",
+        "call",
+        "callback",
+        "correlation",
+        "error",
+        "fields",
+        "frame",
+        "generation",
+        "lost",
+        "payload",
+        "resend",
+    )
 
     def __init__(
         self, call: int, fields: dict[str, Any], payload: Sequence[Buffer], *, resend: bool, lost: PenstockError | None,
-        callback: Callable[[Pending], None] | None,
+        callback: Callable[[Pending], None] | None, generation: int | None = None,
     ) -> None:  # fmt: skip
         self.call = call
         self.fields = fields
@@ -56,6 +71,7 @@ class Pending:
         self.resend = resend
         self.lost = lost
         self.callback = callback
+        self.generation = generation
         self.correlation = 0
         self.frame: Frame | None = None
         self.error: PenstockError | None = None
@@ -119,23 +135,67 @@ class Connection:
 
     def begin(
         self, call: int, fields: dict[str, Any], payload: Sequence[Buffer] = (), *, resend: bool = True,
-        lost: PenstockError | None = None, callback: Callable[[Pending], None] | None = None,
+        lost: PenstockError | None = None, callback: Callable[[Pending], None] | None = None, generation: int | None = None,
     ) -> Pending:  # fmt: skip
-        """Ask, and return at once. *callback* is called in the reading thread when the answer is there. Raises `Closed`."""
-        pending = Pending(call, fields, payload, resend=resend, lost=lost, callback=callback)
+        """
+        Ask, and return at once. *callback* is called in the reading thread when the answer is there. Raises `Closed`.
+
+        A call that means nothing on another connection tells the *generation* of its own; it is not sent on any other.
+        """
+        pending = Pending(call, fields, payload, resend=resend, lost=lost, callback=callback, generation=generation)
         with self._lock:
-            if self._closed:
-                raise Closed(self.address.url)
-            if os.getpid() != self._pid:
-                raise Closed(f"{self.address.url}, which the parent process opened,")
+            self._check_open()
             if self._socket is None and self._thread is None:
                 self._connect()
-            pending.correlation = self._next
-            self._next += 1
-            self._pending[pending.correlation] = pending
-            if self._socket is not None:
-                self._transmit(pending)
+            stale = self._is_stale(pending)
+            if not stale:
+                self._enlist(pending)
+        if stale:
+            self._fail_lost(pending, "it is another one now")
         return pending
+
+    def begin_now(
+        self, call: int, fields: dict[str, Any], payload: Sequence[Buffer] = (), *, resend: bool = True,
+        lost: PenstockError | None = None, callback: Callable[[Pending], None] | None = None, generation: int | None = None,
+    ) -> Pending | None:  # fmt: skip
+        """The same for an event loop: None if it had to wait, for the connection or until the socket takes more. Raises `Closed`."""
+        self._check_open()
+        if sum(map(len, payload)) > _NOW_BYTES_MAX or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._socket is None or not _has_room(self._socket):
+                return None
+            pending = Pending(call, fields, payload, resend=resend, lost=lost, callback=callback, generation=generation)
+            stale = self._is_stale(pending)
+            if not stale:
+                self._enlist(pending)
+        finally:
+            self._lock.release()
+        if stale:
+            self._fail_lost(pending, "it is another one now")
+        return pending
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(self.address.url)
+        if os.getpid() != self._pid:
+            raise Closed(f"{self.address.url}, which the parent process opened,")
+
+    def _is_stale(self, pending: Pending) -> bool:
+        return pending.generation is not None and pending.generation != self.generation
+
+    def _fail_lost(self, pending: Pending, reason: str) -> None:
+        """Not under the lock."""
+        lost = pending.lost or OutcomeUnknown("the call", f"the connection to {self.address.url} was lost: {reason}")
+        pending.finish(None, lost)
+
+    def _enlist(self, pending: Pending) -> None:
+        """Give it a number, and send it if there is a connection. Under the lock."""
+        pending.correlation = self._next
+        self._next += 1
+        self._pending[pending.correlation] = pending
+        if self._socket is not None:
+            self._transmit(pending)
 
     def _transmit(self, pending: Pending) -> None:
         """Send; an error is the reading thread's to notice."""
@@ -241,14 +301,17 @@ class Connection:
             for pending in failed:
                 del self._pending[pending.correlation]
         for pending in failed:
-            lost = pending.lost or OutcomeUnknown("the call", f"the connection to {self.address.url} was lost: {reason}")
-            pending.finish(None, lost)
+            self._fail_lost(pending, reason)
         end = time.monotonic() + self.give_up_s
         pause = PAUSE_FIRST_SECONDS
         while not self._closed:
             try:
                 with self._lock:
                     self._connect()
+                    # Begun while there was no connection, for the one that was lost.
+                    stale = [one for one in self._pending.values() if self._is_stale(one)]
+                    for pending in stale:
+                        del self._pending[pending.correlation]
                     for pending in sorted(self._pending.values(), key=lambda one: one.correlation):
                         self._transmit(pending)
             except Unavailable as error:
@@ -261,6 +324,8 @@ class Connection:
                 self._give_up(error)  # it is there, and refuses
                 return False
             else:
+                for pending in stale:
+                    self._fail_lost(pending, reason)
                 return True
         self._give_up(Closed(self.address.url))
         return False
@@ -296,3 +361,10 @@ class Connection:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._give_up(Closed(self.address.url))
+
+
+def _has_room(made: socket.socket) -> bool:
+    """Whether some bytes can be sent without waiting."""
+    poll = select.poll()
+    poll.register(made, select.POLLOUT)
+    return bool(poll.poll(0))

@@ -40,8 +40,10 @@ class RemoteConsumer:
     """Takes messages of a group. Made by `RemoteStore.subscribe`. Safe to use from many threads. See `penstock.Consumer`."""
 
     def __init__(
-        self, connection: Connection, topic: str, group: str, options: dict[str, Any], forget: Callable[[RemoteConsumer], None]
+        self, connection: Connection, topic: str, group: str, options: dict[str, Any], forget: Callable[[RemoteConsumer], None],
+        subscribed: tuple[Frame, int] | None = None,
     ) -> None:  # fmt: skip
+        """*subscribed*: who made the call, and in which generation, if that was done already. Raises `ConnectionLost`."""
         self._connection = connection
         self._wanted = {"topic": topic, "group": group, "options": options}
         self._forget = forget
@@ -49,14 +51,24 @@ class RemoteConsumer:
         self._paused = False
         self._ahead: deque[RemoteDelivery] = deque()
         self._arrived = threading.Condition()
+        self.on_news: Callable[[], None] | None = None
+        """Called with each wake of those who wait for pushes, in any thread: for an event loop."""
         self._credit = 0
         self._streams = False
         self._push_error: PenstockError | None = None
         self._window = max(1, min(READ_AHEAD_MAX, int(options.get("prefetch", READ_AHEAD_MAX))))
         self._generation = connection.generation
-        self._take_over(connection.call(Call.SUBSCRIBE, self._wanted, resend=False, lost=ConnectionLost(_LOST)))
-        self._generation = connection.generation
+        if subscribed is None:
+            self._take_over(connection.call(Call.SUBSCRIBE, self._wanted, resend=False, lost=ConnectionLost(_LOST)))
+            self._generation = connection.generation
+        else:
+            answer, self._generation = subscribed
+            self._take_over(answer)
         self._stop_returning = connection.on_return(self._subscribe_again)
+        if self._generation != connection.generation:
+            self._closed = True  # for a reading thread that subscribes again at this moment
+            self._stop_returning()
+            raise ConnectionLost(_LOST)
 
     def _take_over(self, answer: Frame) -> None:
         fields = answer.fields
@@ -72,16 +84,22 @@ class RemoteConsumer:
         if self._closed:
             return
         self._connection.on_push(self._handle, None)
-        with self._arrived:
-            self._ahead.clear()
-            self._credit = 0
-            self._streams = False
         self._take_over(ask(Call.SUBSCRIBE, self._wanted))
         self._generation = self._connection.generation
         if self._paused:
             ask(Call.PAUSE, {"consumer": self._handle, "paused": True})
         with self._arrived:
-            self._arrived.notify_all()
+            # After the new generation is set: credit that is given until now goes nowhere, and is not counted.
+            self._ahead.clear()
+            self._credit = 0
+            self._streams = False
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        """Wake those who wait for pushes. Under the lock of `_arrived`."""
+        self._arrived.notify_all()
+        if self.on_news is not None:
+            self.on_news()
 
     def _call(self, call: int, **fields: Any) -> dict[str, Any]:
         """A call that means nothing on another connection. Raises `ConnectionLost`."""
@@ -124,6 +142,12 @@ class RemoteConsumer:
                     return []
 
     def _take_ahead(self, count: int) -> list[RemoteDelivery]:
+        found = self._pop_ahead(count)
+        if found and self._streams:
+            self._refill()
+        return found
+
+    def _pop_ahead(self, count: int) -> list[RemoteDelivery]:
         found: list[RemoteDelivery] = []
         with self._arrived:
             while self._ahead and len(found) < count:
@@ -132,8 +156,6 @@ class RemoteConsumer:
                 error, self._push_error = self._push_error, None
                 self._streams = False
                 raise error
-        if found and self._streams:
-            self._refill()
         return found
 
     def _fetch(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
@@ -187,15 +209,22 @@ class RemoteConsumer:
 
     def _refill(self) -> None:
         """Give credit for what was used, when that is half of it."""
+        credit = self._new_credit()
+        if credit is not None:
+            fields, generation = credit
+            self._connection.begin(Call.CREDIT, fields, resend=False, generation=generation)
+
+    def _new_credit(self) -> tuple[dict[str, Any], int] | None:
+        """The fields of the next `CREDIT`, and the generation that they are for; None if it is too early."""
         with self._arrived:
             waiting = len(self._ahead)
             wanted = self._window - waiting - self._credit
             if self._streams and wanted * 2 < self._window:
-                return
+                return None
             self._credit += wanted
             self._streams = True
-            handle = self._handle
-        self._connection.begin(Call.CREDIT, {"consumer": handle, "messages": wanted}, resend=False)
+            generation = self._generation
+            return {"consumer": self._handle, "messages": wanted}, generation
 
     def _pushed(self, frame: Frame) -> None:
         """In the reading thread."""
@@ -207,7 +236,7 @@ class RemoteConsumer:
                 delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
                 self._credit -= len(delivered)
                 self._ahead.extend(RemoteDelivery(self, one, self._generation) for one in delivered)
-            self._arrived.notify_all()
+            self._tell_news()
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
@@ -291,6 +320,9 @@ class RemoteConsumer:
 
     def commit(self, position: int | RemoteDelivery, partition: int | None = None) -> None:
         """All messages of a partition below the offset *position* are done; for a message: all up to it, and itself. Durable."""
+        self._call(Call.COMMIT_POSITION, **self._position(position, partition))
+
+    def _position(self, position: int | RemoteDelivery, partition: int | None) -> dict[str, Any]:
         if isinstance(position, RemoteDelivery):
             self._own(position)
             number, offset = position.partition, position.offset + 1
@@ -299,7 +331,7 @@ class RemoteConsumer:
             if partition is None and self._partitions > 1:
                 raise BadArgument("partition", "None", f"must be given: the topic has {self._partitions} partitions")
             number = check_whole_number("partition", 0 if partition is None else partition, 0, self._partitions - 1)
-        self._call(Call.COMMIT_POSITION, position=offset, partition=number)
+        return {"position": offset, "partition": number}
 
     def flush(self) -> None:
         """Return when every ack and nack so far is durable."""
@@ -334,11 +366,8 @@ class RemoteConsumer:
 
     def close(self) -> None:
         """Give back what is not finished, and make durable what is. Closing twice does nothing."""
-        if self._closed:
+        if not self._begin_close():
             return
-        self._closed = True
-        self._stop_returning()
-        self._forget(self)
         try:
             if not self._connection.closed:
                 self._connection.call(
@@ -347,10 +376,21 @@ class RemoteConsumer:
         except (ConnectionLost, Closed, BadArgument):
             pass  # it is gone
         finally:
-            self._connection.on_push(self._handle, None)
-            with self._arrived:
-                self._ahead.clear()
-                self._arrived.notify_all()
+            self._end_close()
+
+    def _begin_close(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        self._stop_returning()
+        self._forget(self)
+        return True
+
+    def _end_close(self) -> None:
+        self._connection.on_push(self._handle, None)
+        with self._arrived:
+            self._ahead.clear()
+            self._tell_news()
 
     def __enter__(self) -> Self:
         return self

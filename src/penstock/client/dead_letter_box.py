@@ -58,17 +58,25 @@ class RemoteDeadLetters:
         return self._take_out(Call.DISCARD_DEAD_LETTERS, filter, offsets)
 
     def _take_out(self, call: int, choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None) -> int:
-        wanted: builtins.list[int] | None = None
-        if offsets is not None:
-            try:
-                wanted = [check_whole_number("offsets", offset, 0, reading.OFFSET_MAX) for offset in offsets]
-            except TypeError:
-                raise BadArgument("offsets", shown(offsets), "must be a list of offsets") from None
+        wanted = wanted_offsets(choose, offsets)
         if choose is not None:
-            if not callable(choose):
-                raise BadArgument("filter", shown(choose), "must be a function that takes a message")
-            known = None if wanted is None else set(wanted)
-            wanted = [one.offset for one in self.list() if (known is None or one.offset in known) and choose(one)]
+            wanted = chosen_offsets(self.list(), choose, wanted)
         # Not sent again if the answer is lost: what came later must not go with it.
         fields = {"topic": self._topic, "offsets": wanted}
         return int(self._connection.call(call, fields, resend=wanted is not None).fields["count"])
+
+
+def wanted_offsets(choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None) -> list[int] | None:
+    """The *offsets*, checked, as is *choose*. Raises `BadArgument`."""
+    if choose is not None and not callable(choose):
+        raise BadArgument("filter", shown(choose), "must be a function that takes a message")
+    try:
+        return None if offsets is None else [check_whole_number("offsets", one, 0, reading.OFFSET_MAX) for one in offsets]
+    except TypeError:
+        raise BadArgument("offsets", shown(offsets), "must be a list of offsets") from None
+
+
+def chosen_offsets(messages: Iterable[Message], choose: Callable[[Message], bool], wanted: list[int] | None) -> list[int]:
+    """The offsets of the *messages* that *choose* takes, of all or of those in *wanted*."""
+    known = None if wanted is None else set(wanted)
+    return [one.offset for one in messages if (known is None or one.offset in known) and choose(one)]

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import OutcomeUnknown, PenstockError, SequenceGap
+from penstock.errors import Closed, OutcomeUnknown, PenstockError, SequenceGap, Unavailable
 from penstock.format.batch_header import Producer as Identity
 from penstock.wire.calls import Call
 
@@ -66,22 +66,30 @@ class Lanes:
             fields["sync"] = sync
             answer = self._connection.call(Call.PUBLISH, fields, [encode(None).data], resend=False)
             return int(answer.fields["offset"]), False
-        try:
-            lane = self._free.pop()
-        except IndexError:
-            lane = Lane()
+        lane = self.borrow()
         try:
             batch = encode(lane.identity(topic, partition))
             answer = self._connection.call(Call.PUBLISH, fields, [batch.data])
-        except OutcomeUnknown:
-            raise  # the lane goes too: whether its sequence is used nobody knows
-        except BaseException as error:
-            if isinstance(error, PenstockError):
-                self._free.append(lane)
+        except PenstockError as error:
+            self.give_back(lane, topic, partition, error)
             raise
-        lane.advance(topic, partition)
-        self._free.append(lane)
+        self.give_back(lane, topic, partition, None)
         return int(answer.fields["offset"]), bool(answer.fields["duplicate"])
+
+    def borrow(self) -> Lane:
+        """A lane for one batch."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Lane()
+
+    def give_back(self, lane: Lane, topic: str, partition: int, error: PenstockError | None) -> None:
+        """The batch that it was borrowed for is stored, or failed."""
+        if isinstance(error, (OutcomeUnknown, Unavailable, Closed)):
+            return  # the lane goes too: whether its sequence is used nobody knows
+        if error is None:
+            lane.advance(topic, partition)
+        self._free.append(lane)
 
 
 class RemoteCommitment:

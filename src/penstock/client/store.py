@@ -67,6 +67,10 @@ class RemoteStore:
 
     def create_topic(self, name: str, **settings: Any) -> TopicInfo:
         """Create a topic; durable when it returns. See `Store.create_topic`."""
+        answer = self._connection.call(Call.CREATE_TOPIC, self._topic_to_create(name, settings))
+        return self._know(documents.decode_topic(answer.fields))
+
+    def _topic_to_create(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         self._check_open()
         check_publishable(name)
         given = {
@@ -79,8 +83,7 @@ class RemoteStore:
                 given[key] = value.value
             elif not isinstance(value, (str, int, float, bool)):
                 raise BadSetting(key, shown(value), "must be a number or a text")
-        answer = self._connection.call(Call.CREATE_TOPIC, {"topic": name, "settings": given})
-        return self._know(documents.decode_topic(answer.fields))
+        return {"topic": name, "settings": given}
 
     def _know(self, info: TopicInfo) -> TopicInfo:
         known = self._topics.get(info.name)
@@ -96,7 +99,7 @@ class RemoteStore:
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises `TopicNotFound`."""
         self._check_open()
-        _check_topic_name(name)
+        check_topic_name(name)
         return self._know(documents.decode_topic(self._connection.call(Call.TOPIC, {"topic": name}).fields))
 
     def _to_publish(self, name: str, check: Callable[[MessageEncoder], object]) -> MessageEncoder:
@@ -110,19 +113,30 @@ class RemoteStore:
 
     def _to_publish_later(self, name: str, check: Callable[[MessageEncoder], object]) -> MessageEncoder:
         """The same, but a topic that is not there yet is made by the server when it is published to."""
-        known = self._topics.get(name) if isinstance(name, str) else None
-        if known is not None and not name.endswith(SUFFIX):
+        known = self._known(name)
+        if known is not None:
             return known
-        check_publishable(name)
         try:
             self.topic(name)
         except TopicNotFound:
-            if not self._auto_create or not self._connection.hello.get("auto_create"):
+            if not self._may_create:
                 raise
             draft = self._draft(name)
             check(draft)
             return draft
         return self._topics[name]
+
+    def _known(self, name: str) -> MessageEncoder | None:
+        """The topic, if it was seen before. Raises `BadName`, `ReservedName`."""
+        known = self._topics.get(name) if isinstance(name, str) else None
+        if known is not None and not name.endswith(SUFFIX):
+            return known
+        check_publishable(name)
+        return None
+
+    @property
+    def _may_create(self) -> bool:
+        return self._auto_create and bool(self._connection.hello.get("auto_create"))
 
     def _draft(self, name: str) -> MessageEncoder:
         values = dict(self._connection.hello["default"])
@@ -160,14 +174,10 @@ class RemoteStore:
         return Receipt(topic, number, first, duplicate)
 
     def _send(self, target: MessageEncoder, number: int, batch: EncodedBatch, mode: SyncMode | None) -> tuple[int, bool]:
-        strict = None if mode is None or target.settings.sync is SyncMode.ALWAYS else mode.value
-
         def encode(identity: Identity | None) -> EncodedBatch:
-            chosen = batch if identity is None else batch.with_producer(identity)
-            chosen.stamp(0, 0, 0, 0, 0, 0)
-            return chosen
+            return for_server(batch, identity)
 
-        first, _ = self._lanes.publish(target.name, number, encode, strict)
+        first, _ = self._lanes.publish(target.name, number, encode, stricter(target, mode))
         # That the server knew the batch already says only that an answer was lost on the way.
         return first, False
 
@@ -201,18 +211,28 @@ class RemoteStore:
         self, target: MessageEncoder, messages: Columns, partition: int | None, mode: SyncMode | None
     ) -> list[Receipt]:
         """Messages with deduplication keys: the server looks at each."""
+        request = self._once(target, messages, partition, mode)
+        if request is None:
+            return []
+        fields, payload, every_key = request
+        answer = self._connection.call(Call.PUBLISH_ONCE, fields, payload, resend=every_key)
+        return [Receipt(target.name, *one) for one in answer.fields["receipts"]]
+
+    @staticmethod
+    def _once(
+        target: MessageEncoder, messages: Columns, partition: int | None, mode: SyncMode | None
+    ) -> tuple[dict[str, Any], list[bytearray], bool] | None:
+        """Fields and payload of `PUBLISH_ONCE`, and whether it may be repeated; None: there is nothing to publish."""
         if partition is not None:
             target.check_partition(partition)
         if not messages.values:
-            return []
-        batch = messages.encode_all()
-        batch.stamp(0, 0, 0, 0, 0, 0)
+            return None
+        batch = for_server(messages.encode_all(), None)
         fields = {
             "topic": target.name, "partition": partition, "sync": None if mode is None else mode.value, "times_us": messages.times_us
         }  # fmt: skip
         every_key = messages.dedup_keys is not None and all(key is not None for key in messages.dedup_keys)
-        answer = self._connection.call(Call.PUBLISH_ONCE, fields, [batch.data], resend=every_key)
-        return [Receipt(target.name, *one) for one in answer.fields["receipts"]]
+        return fields, [batch.data], every_key
 
     def producer(
         self,
@@ -247,16 +267,18 @@ class RemoteStore:
 
     def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         """Publish all messages of *stages* at once, under *number*. See `Store.commit`."""
+        answer = self._connection.call(Call.COMMIT, self._to_commit(producer, number, stages)).fields
+        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+
+    def _to_commit(self, producer: str, number: int, stages: Sequence[str]) -> dict[str, Any]:
         self._check_open()
         check_name("producer", producer)
         check_whole_number("number", number, 0, NUMBER_MAX)
-        fields = {"producer": producer, "number": number, "stages": _texts(stages)}
-        answer = self._connection.call(Call.COMMIT, fields).fields
-        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+        return {"producer": producer, "number": number, "stages": stage_ids(stages)}
 
     def abort(self, stages: Sequence[str]) -> int:
         """Drop stages that will not be committed; returns how many were there."""
-        return int(self._connection.call(Call.ABORT, {"stages": _texts(stages)}).fields["count"])
+        return int(self._connection.call(Call.ABORT, {"stages": stage_ids(stages)}).fields["count"])
 
     def committed(self, producer: str, number: int) -> Committed | None:
         """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
@@ -267,9 +289,17 @@ class RemoteStore:
 
     def subscribe(self, topic: str, group: str, **options: Any) -> RemoteConsumer:
         """A new member of a group. See `Store.subscribe`."""
-        self._check_open()
-        _check_topic_name(topic)
-        check_name("group", group)
+        given = self._subscription(topic, group, options)
+        try:
+            consumer = RemoteConsumer(self._connection, topic, group, given, self._consumers.discard)
+        except ConnectionLost:
+            raise Unavailable(f"the connection to {self.path} was lost; subscribe again") from None
+        self._consumers.add(consumer)
+        return consumer
+
+    def _subscription(self, topic: str, group: str, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a new member as they travel. Raises `UsageError`."""
+        self._check_group(topic, group)
         given: dict[str, Any] = {}
         for name, value in options.items():
             if name == "start":
@@ -284,18 +314,13 @@ class RemoteStore:
                 given[name] = value
             else:
                 raise BadSetting(name, shown(value), "must be a number or a text")
-        try:
-            consumer = RemoteConsumer(self._connection, topic, group, given, self._consumers.discard)
-        except ConnectionLost:
-            raise Unavailable(f"the connection to {self.path} was lost; subscribe again") from None
-        self._consumers.add(consumer)
-        return consumer
+        return given
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """All groups, or those of one topic."""
         self._check_open()
         if topic is not None:
-            _check_topic_name(topic)
+            check_topic_name(topic)
         answer = self._connection.call(Call.GROUPS, {"topic": topic})
         return [documents.decode_group(one) for one in answer.fields["groups"]]
 
@@ -306,23 +331,28 @@ class RemoteStore:
 
     def _check_group(self, topic: str, group: str) -> None:
         self._check_open()
-        _check_topic_name(topic)
+        check_topic_name(topic)
         check_name("group", group)
 
     def seek(self, topic: str, group: str, to: Any, *, partition: int | None = None) -> None:
         """Move a group. See `Store.seek`."""
+        fields = self._to_seek(topic, group, to, partition)
+        if fields is not None:
+            self._connection.call(Call.SEEK, fields)
+
+    def _to_seek(self, topic: str, group: str, to: Any, partition: int | None) -> dict[str, Any] | None:
         self._check_group(topic, group)
         if hasattr(to, "items"):
             place: Any = {}
             for number, where in to.items():
                 place[str(check_whole_number("partition", number, 0, 1 << 31))] = documents.encode_place("to", where)
             if not place:
-                return
+                return None
         else:
             place = documents.encode_place("to", to)
         if partition is not None:
             check_whole_number("partition", partition, 0, 1 << 31)
-        self._connection.call(Call.SEEK, {"topic": topic, "group": group, "to": place, "partition": partition})
+        return {"topic": topic, "group": group, "to": place, "partition": partition}
 
     def dead_letters(self, topic: str) -> RemoteDeadLetters:
         """The dead letters of *topic*: list, replay, discard. Raises `TopicNotFound`."""
@@ -346,7 +376,7 @@ class RemoteStore:
 
     def _chosen(self, topic: str, partition: int | None) -> list[tuple[int, Any]]:
         self._check_open()
-        _check_topic_name(topic)
+        check_topic_name(topic)
         logs = remote_logs(self._connection, topic)
         if partition is None:
             return list(enumerate(logs))
@@ -391,7 +421,7 @@ class RemoteStore:
         """Remove what the topics' retention settings say, now. See `Store.retain`."""
         self._check_open()
         if topic is not None:
-            _check_topic_name(topic)
+            check_topic_name(topic)
         fields = self._connection.call(Call.RETAIN, {"topic": topic}).fields
         return Retained(int(fields["segments"]), int(fields["bytes"]))
 
@@ -436,13 +466,27 @@ class RemoteStore:
         return f"<RemoteStore {self.path}{', closed' if self.closed else ''}>"
 
 
-def _check_topic_name(name: object) -> None:
+def for_server(batch: EncodedBatch, identity: Identity | None) -> EncodedBatch:
+    """The *batch* as it travels, with the *identity* of its producer if it has one."""
+    chosen = batch if identity is None else batch.with_producer(identity)
+    chosen.stamp(0, 0, 0, 0, 0, 0)
+    return chosen
+
+
+def stricter(target: MessageEncoder, mode: SyncMode | None) -> str | None:
+    """The *mode* of a publish where it says more than the topic does."""
+    return None if mode is None or target.settings.sync is SyncMode.ALWAYS else mode.value
+
+
+def check_topic_name(name: object) -> None:
+    """Raise `BadName` if no topic can be called *name*."""
     if not isinstance(name, str):
         raise BadName("topic", shown(name))
     check_name("topic", name)
 
 
-def _texts(values: Sequence[str]) -> list[str]:
+def stage_ids(values: Sequence[str]) -> list[str]:
+    """The ids of stages as they travel. Raises `BadArgument`."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise BadArgument("stages", shown(values), "must be a list of stage ids")
     return [str(value) for value in values]

@@ -8,7 +8,7 @@ from penstock.arguments import shown
 from penstock.client.connection import ConnectionLost
 from penstock.client.consumer import ranges_of
 from penstock.client.delivery import RemoteDelivery
-from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, UsageError
+from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, PenstockError, UsageError
 from penstock.topics.encoder import Columns, MessageEncoder
 from penstock.topics.receipt import Receipt
 from penstock.wire.calls import Call
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.client.connection import Connection
     from penstock.client.consumer import RemoteConsumer
     from penstock.format.batch import EncodedBatch
+    from penstock.wire.frame import Frame
 
     Target = Callable[[str, Callable[[MessageEncoder], object]], MessageEncoder]
 
@@ -72,30 +73,42 @@ class RemoteTransaction:
 
     def commit(self) -> list[Receipt]:
         """Make everything durable and visible at once; returns the receipts. See `Transaction.commit`."""
+        request = self._end()
+        if request is None:
+            return self.receipts
+        fields, payload = request
+        try:
+            answer = self._connection.call(Call.TRANSACT, fields, payload, resend=False, lost=ConnectionLost("lost"))
+        except (ConnectionLost, LeaseExpired) as error:
+            raise self._failure(error) from None
+        return self._committed(answer)
+
+    def _end(self) -> tuple[dict[str, Any], list[bytearray]] | None:
+        """What the server is asked to do; None: nothing. Raises `LeaseExpired`."""
         self._check()
         self._ended = True
         acks: list[Any] = []
-        first: RemoteDelivery | None = None
         for consumer, chosen in self._acks.items():
             for message in chosen:
-                first = first or message
                 if message.generation != consumer._generation:  # noqa: SLF001
                     raise LeaseExpired(message.topic, message.partition, message.offset)
             acks.append([consumer._handle, ranges_of([message.tag for message in chosen])])  # noqa: SLF001
         if not self._batches and not acks:
-            return self.receipts
+            return None
         payload = []
         for _, _, batch in self._batches:
             batch.stamp(0, 0, 0, 0, 0, 0)
             payload.append(batch.data)
-        fields = {"parts": [[target.name, number] for target, number, _ in self._batches], "acks": acks}
-        try:
-            answer = self._connection.call(Call.TRANSACT, fields, payload, resend=False, lost=ConnectionLost("lost"))
-        except ConnectionLost:
-            raise OutcomeUnknown("the transaction", f"the connection to {self._connection.address.url} was lost") from None
-        except LeaseExpired as error:
-            assert first is not None
-            raise LeaseExpired(first.topic, first.partition, first.offset, error.messages) from None
+        return {"parts": [[target.name, number] for target, number, _ in self._batches], "acks": acks}, payload
+
+    def _failure(self, error: PenstockError) -> PenstockError:
+        """What the caller is told of an *error* of the call."""
+        if isinstance(error, LeaseExpired):
+            first = next(message for chosen in self._acks.values() for message in chosen)
+            return LeaseExpired(first.topic, first.partition, first.offset, error.messages)
+        return OutcomeUnknown("the transaction", f"the connection to {self._connection.address.url} was lost")
+
+    def _committed(self, answer: Frame) -> list[Receipt]:
         for (target, number, batch), offset in zip(self._batches, answer.fields["offsets"], strict=True):
             self.receipts += [Receipt(target.name, number, offset + at) for at in range(batch.count)]
         return self.receipts

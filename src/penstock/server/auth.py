@@ -169,7 +169,7 @@ class TokenAuth:
                 found = entry
         if found is None:
             raise Unauthenticated("the token is not valid")
-        principal = TokenPrincipal(found.name, digest, self)
+        principal = TokenPrincipal(found.name, found.digest, self)
         principal.entry()
         return principal
 

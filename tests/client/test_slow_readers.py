@@ -1,0 +1,135 @@
+"""Clients that do not read what they are sent: the server holds little for them, and serves the others."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.broker.subscription import PUSH_BYTES_MAX
+from penstock.server.native import WRITE_BYTES_HIGH
+from penstock.values import MIB
+from penstock.wire.calls import Call
+from tests.client.served import eventually, later
+
+if TYPE_CHECKING:
+    from tests.client.served import RawClient, Served
+
+MESSAGE_BYTES = 64 * 1024
+MESSAGES = 1_000
+
+
+def waiting_bytes(served: Served) -> int:
+    """What the server holds for all its connections."""
+    return max(
+        (one._transport.get_write_buffer_size() for one in list(served.server._listener.connections) if one._transport),
+        default=0,
+    )
+
+
+def most_waiting(served: Served, seconds: float) -> int:
+    """The most that it held within a while."""
+    most, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        most = max(most, waiting_bytes(served))
+        time.sleep(0.002)
+    return most
+
+
+@pytest.fixture
+def full(served: Served) -> Served:
+    """A topic of 64 MB."""
+    served.store.create_topic("big")
+    for _ in range(MESSAGES // 50):
+        served.store.publish_many("big", [bytes(MESSAGE_BYTES)] * 50)
+    return served
+
+
+def others_are_served(served: Served) -> None:
+    other = served.client()
+    assert other.publish("others", b"value").offset >= 0
+    consumer = other.subscribe("big", "others", prefetch=3)
+    for message in consumer.get_many(3, timeout=5):
+        message.ack()
+    consumer.close()
+
+
+def subscribe(raw: RawClient, **options: Any) -> int:
+    options = {"prefetch": 100_000, "prefetch_bytes": 1 << 40, **options}
+    return int(raw.call(Call.SUBSCRIBE, topic="big", group="workers", options=options).fields["handle"])
+
+
+def test_pushes_wait_for_the_reader(full: Served) -> None:
+    """With credit for a million messages no more is leased than fits on its way."""
+    raw = full.raw()
+    handle = subscribe(raw)
+    for _ in range(10):
+        raw.call(Call.CREDIT, consumer=handle, messages=100_000)
+    held = later(lambda: most_waiting(full, 1.0))
+    others_are_served(full)
+    assert held.result(10) <= WRITE_BYTES_HIGH + 2 * PUSH_BYTES_MAX
+    assert full.store.stats().topics["big"].groups["workers"].in_flight < MESSAGES / 2
+    # And it goes on when the client reads.
+    seen = 0
+    while seen < MESSAGES:
+        frame = raw.read()
+        assert frame is not None
+        seen += sum(lot[2][1] for lot in frame.fields.get("lots", []))
+    assert seen == MESSAGES
+
+
+def test_fetches_wait_for_the_reader(full: Served) -> None:
+    """Many requests that are small bring answers that are not."""
+    raw = full.raw()
+    handle = subscribe(raw)
+    raw.socket.sendall(b"".join(raw.request(Call.FETCH, {"consumer": handle, "count": 20, "wait": 1})[0] for _ in range(50)))
+    held = later(lambda: most_waiting(full, 1.0))
+    others_are_served(full)
+    assert held.result(10) <= WRITE_BYTES_HIGH + 8 * MIB
+
+
+def test_reads_wait_for_the_reader(full: Served) -> None:
+    """A client that asks for everything a hundred times and takes nothing."""
+    raw = full.raw()
+    fields = {"topic": "big", "partition": 0, "offset": 0, "bytes": MIB}
+    raw.socket.sendall(b"".join(raw.request(Call.READ, fields)[0] for _ in range(100)))
+    held = later(lambda: most_waiting(full, 1.0))
+    others_are_served(full)
+    assert held.result(10) <= WRITE_BYTES_HIGH + 16 * MIB
+
+
+def test_a_client_that_does_not_read_does_not_stop_the_server(full: Served) -> None:
+    """It is hung up on when the time to stop is over, and what it held goes back."""
+    raw = full.raw()
+    handle = subscribe(raw)
+    raw.call(Call.CREDIT, consumer=handle, messages=1_000)
+    eventually(lambda: waiting_bytes(full) > WRITE_BYTES_HIGH)
+    full.stop(timeout_s=0.5)
+    eventually(lambda: full.members("big", "workers") == 0, seconds=2)
+    consumer = full.store.subscribe("big", "workers", prefetch=2_000, prefetch_bytes=1 << 30)
+    again = consumer.get_many(MESSAGES, timeout=5)
+    assert {one.attempt for one in again} == {1}
+
+
+def test_a_process_that_consumes_and_produces_much_does_not_lock_itself_up(full: Served) -> None:
+    """One connection carries both ways: neither may wait for the other."""
+    client = full.client()
+    consumer = client.subscribe("big", "workers", prefetch=100_000, prefetch_bytes=1 << 40)
+
+    def consume() -> int:
+        seen = 0
+        while seen < MESSAGES:
+            found = consumer.get_many(200, timeout=5)
+            seen += len(found)
+            consumer.ack(found)
+        return seen
+
+    def produce() -> int:
+        with client.producer("copies", linger=0, batch_messages=4, max_pending=400) as producer:
+            sent = [producer.send(bytes(MESSAGE_BYTES)) for _ in range(MESSAGES)]
+        return sum(one.result(5) is not None for one in sent)
+
+    client.create_topic("copies")
+    both = later(consume), later(produce)
+    assert [one.result(30) for one in both] == [MESSAGES, MESSAGES]

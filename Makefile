@@ -23,6 +23,7 @@ setup:  ## Create or update the virtual environment.
 	@scripts/setup $(VENV) $(EXTRAS)
 
 test: setup  ## Run the tests, without the long ones.
+	@scripts/install-test-tools
 	$(bin)/python -m pytest -n $(WORKERS) tests $(ARGS)
 
 demo: setup  ## Show the queue at work.

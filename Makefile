@@ -14,7 +14,7 @@ ARGS ?=
 WORKERS ?= 2
 bin := $(VENV)/bin
 
-.PHONY: help setup test demo lint lint-rules lint-format lint-types lint-imports format long bench fuzz clean
+.PHONY: help setup test demo lint lint-rules lint-format lint-types lint-imports format long bench bench-server fuzz clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,11 @@ long: setup  ## Run the long tests: crashes on real file systems (needs root), m
 bench:  ## Measure.
 	@scripts/setup $(VENV)-bench bench
 	$(VENV)-bench/bin/python -m benchmarks.run $(ARGS)
+
+# The servers come from Python's registry and from Debian (which needs root); one that cannot be had is reported as missing.
+bench-server:  ## Measure our server against Redis, NATS and RabbitMQ.
+	@scripts/setup $(VENV)-bench bench
+	$(VENV)-bench/bin/python -m benchmarks.server_peers $(ARGS)
 
 fuzz: setup  ## Throw random bytes at the decoders.
 	$(bin)/python -m benchmarks.fuzz $(ARGS)

@@ -12,21 +12,19 @@ clock stops every acknowledgement is as durable as the server can say.
 from __future__ import annotations
 
 import asyncio
-import cProfile
 import importlib
-import io
 import json
-import pstats
 import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.load import BATCH_MESSAGES, MESSAGE_BYTES, VALUE, VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
 LOT = 500
 """Messages that a consumer takes and acknowledges together."""
@@ -47,11 +45,11 @@ def age_us(data: bytes) -> float:
 
 def pace(rate: float, count: int) -> list[int]:
     """When each of *count* messages is due, in ns of the monotonic clock, beginning a little from now."""
-    start = time.monotonic_ns() + 50_000_000
+    start = time.monotonic_ns() + 300_000_000
     return [start + int(index * 1e9 / rate) for index in range(count)]
 
 
-def run_threads(works: list[Callable[[], object]], seconds: float) -> dict[str, float]:
+def run_threads(works: Sequence[Callable[[], object]], seconds: float) -> dict[str, float]:
     """Call each of *works* again and again in a thread of its own; returns the calls that ended, and the time they took."""
     counts = [0] * len(works)
     errors: list[BaseException] = []
@@ -90,6 +88,9 @@ class Client:
     def create(self) -> None:
         """Make the topics; once for each server."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Hang up, where the end of the process is not enough."""
 
     def publish(self, clients: int, seconds: float) -> dict[str, float]:
         """So many clients at once, one message after the other each."""
@@ -140,8 +141,7 @@ class PenstockClient(Client):
     def publish(self, clients: int, seconds: float) -> dict[str, float]:
         while len(self._stores) < clients:
             self._stores.append(self._connect())
-        works = [lambda store=store: store.publish("single", VALUE) for store in self._stores[:clients]]
-        return run_threads(works, seconds)
+        return run_threads([partial(store.publish, "single", VALUE) for store in self._stores[:clients]], seconds)
 
     def publish_many(self, topic: str, count: int) -> None:
         for _ in range(count // BATCH_MESSAGES):
@@ -195,8 +195,7 @@ class RedisClient(Client):
         while len(self._connections) < clients:
             self._connections.append(self._connect())
         fields = {b"v": VALUE}
-        works = [lambda one=one: one.xadd("single", fields) for one in self._connections[:clients]]
-        return run_threads(works, seconds)
+        return run_threads([partial(one.xadd, "single", fields) for one in self._connections[:clients]], seconds)
 
     def publish_many(self, topic: str, count: int) -> None:
         for _ in range(count // BATCH_MESSAGES):
@@ -250,8 +249,10 @@ def _entries(answer: Any) -> Any:
 
 class NatsClient(Client):
     """
-    NATS JetStream. `publish_async` with 1000 on their way; a lot is acknowledged by its last message (ack policy `all`), which is
-    quicker than one by one, and the last of all waits for the answer.
+    NATS JetStream.
+
+    `publish_async` with 1000 on their way. A lot is acknowledged by its last message (ack policy `all`), which is quicker than one by
+    one, and the last of all waits for the answer.
     """
 
     def __init__(self, port: int) -> None:
@@ -259,6 +260,7 @@ class NatsClient(Client):
         self._nats = importlib.import_module("nats")
         self._api = importlib.import_module("nats.js.api")
         self._loop = asyncio.new_event_loop()
+        self._connections: list[Any] = []
         self._streams: list[Any] = []
         self._pulls: dict[str, Any] = {}
         self._run(self._connect())
@@ -268,7 +270,16 @@ class NatsClient(Client):
 
     async def _connect(self) -> None:
         connection = await self._nats.connect(f"nats://127.0.0.1:{self.port}", ping_interval=3600)
+        self._connections.append(connection)
         self._streams.append(connection.jetstream(timeout=GIVE_UP_SECONDS, publish_async_max_pending=BATCH_MESSAGES))
+
+    def close(self) -> None:
+        async def run() -> None:
+            for connection in self._connections:
+                await connection.close()
+
+        self._run(run())
+        self._loop.close()
 
     def create(self) -> None:
         for topic in TOPICS:
@@ -358,8 +369,10 @@ class NatsClient(Client):
 
 class RabbitClient(Client):
     """
-    RabbitMQ with quorum queues. Batches are confirms in a window of 1000, by pika's connection with callbacks; a lot is acknowledged
-    at once (`multiple`). It never says whether an acknowledgement is durable.
+    RabbitMQ with quorum queues.
+
+    Batches are confirms in a window of 1000, by pika's connection with callbacks; a lot is acknowledged at once (`multiple`). It never
+    says whether an acknowledgement is durable.
     """
 
     def __init__(self, port: int) -> None:
@@ -385,11 +398,13 @@ class RabbitClient(Client):
     def publish(self, clients: int, seconds: float) -> dict[str, float]:
         while len(self._channels) < clients:
             self._channels.append(self._connect())
-        works = [
-            lambda one=one: one.basic_publish("", "single", VALUE, self._durable, mandatory=True)
-            for one in self._channels[:clients]
-        ]
-        return run_threads(works, seconds)
+        return run_threads(
+            [
+                partial(one.basic_publish, "", "single", VALUE, self._durable, mandatory=True)
+                for one in self._channels[:clients]
+            ],
+            seconds,
+        )
 
     def _open_quick(self) -> Any:
         """A channel of the connection with callbacks, which runs only inside a call."""
@@ -397,7 +412,7 @@ class RabbitClient(Client):
 
             def opened(channel: Any) -> None:
                 self._quick = channel
-                channel.confirm_delivery(lambda frame: self._confirmed(frame), callback=lambda _: connection.ioloop.stop())
+                channel.confirm_delivery(self._confirmed, callback=lambda _: connection.ioloop.stop())
 
             connection = self._pika.SelectConnection(self._parameters(), lambda one: one.channel(on_open_callback=opened))
             self._quick_connection = connection
@@ -502,16 +517,6 @@ def answer(client: Client, asked: dict[str, Any]) -> dict[str, Any]:
     raise ValueError(f"cannot {asked['do']}")
 
 
-def top_functions(profile: pstats.Stats, count: int = 12) -> str:
-    """The functions with the most time of their own, as pstats prints them, with short paths."""
-    text = io.StringIO()
-    profile.stream = text  # type: ignore[attr-defined]
-    profile.strip_dirs().sort_stats("tottime").print_stats(count)
-    lines = [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
-    heading = next(at for at, line in enumerate(lines) if "tottime" in line)
-    return "\n".join([lines[0].strip(), *lines[heading:]])
-
-
 def main(arguments: list[str]) -> int:
     """Answer line after line until there is no more."""
     name, port = arguments
@@ -520,16 +525,12 @@ def main(arguments: list[str]) -> int:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            if asked.pop("profile", False):
-                profile = cProfile.Profile()
-                found = profile.runcall(answer, client, asked)
-                found["profile"] = top_functions(pstats.Stats(profile))
-            else:
-                found = answer(client, asked)
+            found = answer(client, asked)
         except Exception as error:  # noqa: BLE001 - told to the one who asked
             traceback.print_exc()
             found = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(found), flush=True)
+    client.close()
     return 0
 
 

@@ -6,7 +6,7 @@ What a publish that was acknowledged survives is the same for all: the loss of p
 | server | how it is started | why that syncs |
 | --- | --- | --- |
 | Penstock | `penstock serve`, topics with `sync=always` | a commit cycle ends with fdatasync, answers go out after it |
-| Redis Streams | `appendonly yes`, `appendfsync always`, no snapshots, no rewriting | the loop writes and syncs the file before it answers |
+| Redis Streams | `appendonly yes`, `appendfsync always`, no snapshots | the loop writes and syncs the file before it answers |
 | NATS JetStream | file storage, `sync_interval: always` | each stored message is synced before its PubAck |
 | RabbitMQ | quorum queues, publisher confirms | the log of Ra is synced before the confirm |
 
@@ -47,10 +47,9 @@ class Running:
         self.port = port
         self._processes = processes
 
-    @property
-    def pids(self) -> list[int]:
-        """Of what was started."""
-        return [process.pid for process in self._processes]
+    def send_signal(self, number: int) -> None:
+        """Tell the server something."""
+        self._processes[-1].send_signal(number)
 
     def stop(self) -> None:
         """End it in order, and by force what does not end; the one that was started last ends first."""
@@ -76,8 +75,6 @@ class System(NamedTuple):
     """Where the server's program lies; None if it is not there."""
     launch: Callable[[str, int, str], list[subprocess.Popen[bytes]]]
     """Start it with its program, on a port, in a folder."""
-    processes: int
-    """So many processes share the concurrent clients: what was quickest for its client on two cores."""
     how: str
     """How its client makes the concurrent clients."""
 
@@ -99,9 +96,10 @@ class System(NamedTuple):
         assert program is not None
         os.makedirs(folder)
         port = free_port()
-        running = Running(self.name, port, self.launch(program, port, folder))
+        processes = self.launch(program, port, folder)
+        running = Running(self.name, port, processes)
         try:
-            _wait_until_it_listens(running, running._processes[-1], folder)  # noqa: SLF001
+            _wait_until_it_listens(running, processes[-1], folder)
         except BaseException:
             running.stop()
             raise
@@ -164,18 +162,18 @@ def _spawn(command: list[str], folder: str, **environment: str) -> subprocess.Po
         )
 
 
-def penstock_command(port: int, folder: str) -> list[str]:
-    """What serves a store in *folder*, without the interpreter."""
-    return ["-m", "penstock.cli", "serve", "--data", os.path.join(folder, "data"), "--native", f"127.0.0.1:{port}", "--no-http"]
+def _serve(port: int, folder: str) -> list[str]:
+    return ["serve", "--data", os.path.join(folder, "data"), "--native", f"127.0.0.1:{port}", "--no-http"]
 
 
 def _launch_penstock(program: str, port: int, folder: str) -> list[subprocess.Popen[bytes]]:
-    return [_spawn([program, *penstock_command(port, folder)], folder)]
+    return [_spawn([program, "-m", "penstock.cli", *_serve(port, folder)], folder)]
 
 
 def launch_penstock_profiled(program: str, port: int, folder: str) -> list[subprocess.Popen[bytes]]:
-    """The same under cProfile, which sees the thread of the event loop; it stores `profile` in the folder at the end."""
-    return [_spawn([program, "-m", "cProfile", "-o", os.path.join(folder, "profile"), *penstock_command(port, folder)], folder)]
+    """The same under a profiler, see benchmarks/server_profiled.py; it stores `profile` in the folder."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server_profiled.py")
+    return [_spawn([program, "-P", script, os.path.join(folder, "profile"), *_serve(port, folder)], folder)]
 
 
 def _launch_redis(program: str, port: int, folder: str) -> list[subprocess.Popen[bytes]]:
@@ -224,20 +222,20 @@ def _rabbit_program() -> str | None:
 
 
 OURS = System(
-    "penstock", "Penstock", ("penstock",), "", lambda: sys.executable, _launch_penstock, 1,
+    "penstock", "Penstock", ("penstock",), "", lambda: sys.executable, _launch_penstock,
     "threads with a connection each, penstock.open",
 )  # fmt: skip
 PEERS = (
     System(
-        "redis", "Redis Streams", ("redis", "hiredis"), "redis-server", lambda: shutil.which("redis-server"), _launch_redis, 1,
+        "redis", "Redis Streams", ("redis", "hiredis"), "redis-server", lambda: shutil.which("redis-server"), _launch_redis,
         "threads with a connection each, redis-py with hiredis",
     ),
     System(
-        "nats", "NATS JetStream", ("nats",), "", _nats_program, _launch_nats, 1,
+        "nats", "NATS JetStream", ("nats",), "", _nats_program, _launch_nats,
         "asyncio tasks with a connection each, nats-py",
     ),
     System(
-        "rabbitmq", "RabbitMQ", ("pika",), "rabbitmq-server", _rabbit_program, _launch_rabbit, 1,
+        "rabbitmq", "RabbitMQ", ("pika",), "rabbitmq-server", _rabbit_program, _launch_rabbit,
         "threads with a connection each, pika",
     ),
 )  # fmt: skip

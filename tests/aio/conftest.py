@@ -1,19 +1,21 @@
-"""The fixtures of the suite: each test runs on a memory store and on a folder."""
+"""The fixtures of the suite: each test runs on a memory store and on a folder, and on a server where it uses `opener`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import Store, aio
+from penstock.server.running import RunningServer
 from penstock.testing import FakeClock
+from tests.aio.helpers import OWNERS
 from tests.conformance.backends import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.aio.helpers import Opener
@@ -33,9 +35,42 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "store")
 
 
-@pytest.fixture
-def opener(path: str) -> Opener:
+class Served:
+    """Opens a store on a server: the first time with its settings, then again and again the same one."""
+
+    def __init__(self) -> None:
+        self._owner: Store | None = None
+        self._server: RunningServer | None = None
+
+    def __call__(self, *, auto_create: bool = True, **settings: Any) -> aio.Opening[aio.AsyncStore]:
+        if self._server is None:
+            self._owner = Store.open(MEMORY, settings=replace(SETTINGS, **settings))
+            self._server = RunningServer(self._owner)
+            OWNERS[self._server.address] = self._owner
+        return aio.open(self._server.address, auto_create=auto_create)
+
+    def close(self) -> None:
+        """Stop the server."""
+        if self._server is not None and self._owner is not None:
+            del OWNERS[self._server.address]
+            self._server.close()
+            self._owner.close()
+
+
+@pytest.fixture(params=["memory", "directory", "server"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens a store; settings by name."""
+    if request.param != "server":
+        yield partial(aio.open, MEMORY if request.param == "memory" else str(tmp_path / "store"), **asdict(SETTINGS))
+        return
+    served = Served()
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def local_opener(path: str) -> Opener:
+    """Opens a store of this process, for tests that hold up what is inside, or count it."""
     return partial(aio.open, path, **asdict(SETTINGS))
 
 

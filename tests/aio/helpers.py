@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from penstock import Store
     from penstock.aio import AsyncConsumer, AsyncDelivery, AsyncStore, Opening
     from penstock.groups.group import Group
 
@@ -81,9 +82,18 @@ def position(store: AsyncStore, topic: str = "t", group: str = "g", partition: i
     return store.stats().topics[topic].groups[group].positions[partition]
 
 
+OWNERS: dict[str, Store] = {}
+"""The stores of servers in this process, by their address."""
+
+
+def owner_of(store: AsyncStore) -> Store:
+    """The store that does the work: the plain one below, or that of the server."""
+    return OWNERS.get(store.sync.path, store.sync)
+
+
 def group_of(store: AsyncStore, topic: str = "t", name: str = "g") -> Group:
     """The group below."""
-    found = store.sync._groups.find(store.topic(topic).topic_id, name)
+    found = owner_of(store)._groups.find(store.topic(topic).topic_id, name)
     assert found is not None
     return found
 

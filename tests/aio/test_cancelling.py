@@ -114,11 +114,11 @@ def test_a_task_group_that_fails_gives_back_what_the_others_held(opener: Opener)
 
 @pytest.mark.parametrize("limit", [None, PATIENCE], ids=["for-ever", "some-time"])
 @pytest.mark.parametrize("holding", [False, True], ids=["nothing-held", "one-held"])
-def test_a_cancelled_get_leaves_no_waiter_behind(opener: Opener, limit: float | None, holding: bool) -> None:
+def test_a_cancelled_get_leaves_no_waiter_behind(local_opener: Opener, limit: float | None, holding: bool) -> None:
     """Nor a message: the next one gets it."""
 
     async def main() -> None:
-        async with opener() as store:
+        async with local_opener() as store:
             await store.publish("t", b"held")
             async with store.subscribe("t", "g") as consumer:
                 held = await one(consumer)

@@ -250,7 +250,7 @@ def test_closing_does_not_hold_up_the_loop(opener: Opener, monkeypatch: pytest.M
     run(main())
 
 
-def test_closing_beside_the_very_first_ack_closes(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_beside_the_very_first_ack_closes(local_opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ack starts the thread that stores acks; closing must wait for that, not fail over it and keep the store locked."""
     reached, may_start = threading.Event(), threading.Event()
 
@@ -262,7 +262,7 @@ def test_closing_beside_the_very_first_ack_closes(opener: Opener, monkeypatch: p
             super().start()
 
     async def main() -> None:
-        store = await opener()
+        store = await local_opener()
         await store.create_topic("t", sync="os")
         consumer = await store.subscribe("t", "g")
         group = consumer.sync._group
@@ -343,11 +343,11 @@ def test_a_loop_that_ends_while_it_opens_leaves_the_store_to_others(
     assert run(until(lambda: _can_be_opened(folder))), "nobody can open the store any more"
 
 
-def test_a_cancelled_subscription_leaves_no_member_behind(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_subscription_leaves_no_member_behind(local_opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that nobody has would keep its share of the partitions of an ordered group, and nobody would get them."""
 
     async def main() -> None:
-        async with opener() as store:
+        async with local_opener() as store:
             await store.publish("t", b"x")
             gate = Gate(store.sync.subscribe)
             monkeypatch.setattr(store.sync, "subscribe", gate)
@@ -360,11 +360,11 @@ def test_a_cancelled_subscription_leaves_no_member_behind(opener: Opener, monkey
     run(main())
 
 
-def test_a_cancelled_producer_is_closed(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_producer_is_closed(local_opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its store would keep it to its end."""
 
     async def main() -> None:
-        async with opener() as store:
+        async with local_opener() as store:
             await store.create_topic("t")
             gate = Gate(store.sync.producer)
             monkeypatch.setattr(store.sync, "producer", gate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from dataclasses import replace
 
 import pytest
 
@@ -177,7 +178,8 @@ def test_the_numbers_add_up(opener: Opener) -> None:
                 await first.ack()
                 await second.nack(delay=60)
                 stats = store.stats()
-                assert stats == store.sync.stats()
+                # But for the commits: acks are committed by themselves, a moment later.
+                assert replace(stats, commits=0) == replace(store.sync.stats(), commits=0)
                 topic = stats.topics["t"]
                 assert (topic.messages, topic.published, topic.partitions) == (5, 5, 1)
                 group = topic.groups["g"]

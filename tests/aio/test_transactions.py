@@ -91,11 +91,11 @@ def test_a_cancelled_block_drops_everything(opener: Opener) -> None:
     run(main())
 
 
-def test_a_task_that_is_cancelled_while_it_commits_has_committed(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_cancelled_while_it_commits_has_committed(local_opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it or nothing: here all of it, since the commit cannot be stopped."""
 
     async def main() -> None:
-        async with opener() as store:
+        async with local_opener() as store:
             await store.publish("in", b"x")
             async with store.subscribe("in", "g") as consumer:
                 message = await one(consumer)

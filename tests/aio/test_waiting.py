@@ -45,11 +45,11 @@ def test_as_many_tasks_are_woken_as_there_are_messages(opener: Opener, sync: str
     run(main())
 
 
-def test_tasks_that_wait_take_turns(opener: Opener) -> None:
+def test_tasks_that_wait_take_turns(local_opener: Opener) -> None:
     """The one that has waited longest is woken first: five tasks and five messages, one after the other, are one for each."""
 
     async def main() -> None:
-        async with opener() as store:
+        async with local_opener() as store:
             await store.create_topic("t", sync="os")
             seen: list[int] = []
             async with store.subscribe("t", "g") as consumer:
@@ -168,11 +168,11 @@ def test_a_member_that_is_full_does_not_use_up_the_wake_of_another(opener: Opene
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_the_member_that_has_the_partition_is_woken(opener: Opener, owner: int) -> None:
+def test_the_member_that_has_the_partition_is_woken(local_opener: Opener, owner: int) -> None:
     """In an ordered group nobody else can take its messages."""
 
     async def main() -> None:
-        async with opener() as store:
+        async with local_opener() as store:
             await store.create_topic("t", partitions=2, sync="os")
             async with (
                 store.subscribe("t", "g", ordered=True) as first,
@@ -202,11 +202,11 @@ def test_the_member_that_has_the_partition_is_woken(opener: Opener, owner: int) 
     ],
     ids=["consumer", "store", "plain-store-in-a-thread", "group-deleted"],
 )
-def test_closing_ends_every_task_that_waits(opener: Opener, close: Callable[[AsyncStore, AsyncConsumer], Any]) -> None:
+def test_closing_ends_every_task_that_waits(local_opener: Opener, close: Callable[[AsyncStore, AsyncConsumer], Any]) -> None:
     """Those in `get` are told `Closed`, iterations end, and no waiter stays."""
 
     async def main() -> None:
-        store = await opener()
+        store = await local_opener()
         await store.create_topic("t")
         consumer = await store.subscribe("t", "g")
         group = consumer.sync._group

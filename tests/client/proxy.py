@@ -167,8 +167,8 @@ class _Link:
             with contextlib.suppress(OSError):
                 if self.reset:
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                    end.close()
+                    end.shutdown(socket.SHUT_RD)  # wakes who reads from it; the reset comes with the closing
                 else:
                     end.shutdown(socket.SHUT_RDWR)
-                    end.close()
+            end.close()
         self._proxy.forget(self)

@@ -11,7 +11,8 @@ from penstock.broker.subscription import PUSH_BYTES_MAX
 from penstock.server.native import WRITE_BYTES_HIGH
 from penstock.values import MIB
 from penstock.wire.calls import Call
-from tests.client.served import eventually, later
+from tests.client.proxy import DOWN
+from tests.client.served import delivered, eventually, later
 
 if TYPE_CHECKING:
     from tests.client.served import RawClient, Served
@@ -65,8 +66,8 @@ def test_pushes_wait_for_the_reader(full: Served) -> None:
     raw = full.raw()
     handle = subscribe(raw)
     for _ in range(10):
-        raw.call(Call.CREDIT, consumer=handle, messages=100_000)
-    held = later(lambda: most_waiting(full, 1.0))
+        raw.send(Call.CREDIT, {"consumer": handle, "messages": 100_000})
+    held = later(lambda: most_waiting(full, 0.5))
     others_are_served(full)
     assert held.result(10) <= WRITE_BYTES_HIGH + 2 * PUSH_BYTES_MAX
     assert full.store.stats().topics["big"].groups["workers"].in_flight < MESSAGES / 2
@@ -75,7 +76,7 @@ def test_pushes_wait_for_the_reader(full: Served) -> None:
     while seen < MESSAGES:
         frame = raw.read()
         assert frame is not None
-        seen += sum(lot[2][1] for lot in frame.fields.get("lots", []))
+        seen += len(delivered(frame))
     assert seen == MESSAGES
 
 
@@ -84,7 +85,7 @@ def test_fetches_wait_for_the_reader(full: Served) -> None:
     raw = full.raw()
     handle = subscribe(raw)
     raw.socket.sendall(b"".join(raw.request(Call.FETCH, {"consumer": handle, "count": 20, "wait": 1})[0] for _ in range(50)))
-    held = later(lambda: most_waiting(full, 1.0))
+    held = later(lambda: most_waiting(full, 0.5))
     others_are_served(full)
     assert held.result(10) <= WRITE_BYTES_HIGH + 8 * MIB
 
@@ -94,7 +95,7 @@ def test_reads_wait_for_the_reader(full: Served) -> None:
     raw = full.raw()
     fields = {"topic": "big", "partition": 0, "offset": 0, "bytes": MIB}
     raw.socket.sendall(b"".join(raw.request(Call.READ, fields)[0] for _ in range(100)))
-    held = later(lambda: most_waiting(full, 1.0))
+    held = later(lambda: most_waiting(full, 0.5))
     others_are_served(full)
     assert held.result(10) <= WRITE_BYTES_HIGH + 16 * MIB
 
@@ -113,23 +114,26 @@ def test_a_client_that_does_not_read_does_not_stop_the_server(full: Served) -> N
 
 
 def test_a_process_that_consumes_and_produces_much_does_not_lock_itself_up(full: Served) -> None:
-    """One connection carries both ways: neither may wait for the other."""
-    client = full.client()
+    """
+    One connection carries both ways, and neither may wait for the other.
+
+    A long answer is on its way, and behind it nothing is read; a long batch goes the other way; and before the long answer there is one
+    for the same producer.
+    """
+    proxy = full.proxy()
+    client = full.client(proxy.address)
+    client.create_topic("copies", max_message_bytes=64 * MIB)
     consumer = client.subscribe("big", "workers", prefetch=100_000, prefetch_bytes=1 << 40)
-
-    def consume() -> int:
-        seen = 0
-        while seen < MESSAGES:
-            found = consumer.get_many(200, timeout=5)
-            seen += len(found)
-            consumer.ack(found)
-        return seen
-
-    def produce() -> int:
-        with client.producer("copies", linger=0, batch_messages=4, max_pending=400) as producer:
-            sent = [producer.send(bytes(MESSAGE_BYTES)) for _ in range(MESSAGES)]
-        return sum(one.result(5) is not None for one in sent)
-
-    client.create_topic("copies")
-    both = later(consume), later(produce)
-    assert [one.result(30) for one in both] == [MESSAGES, MESSAGES]
+    producer = client.producer("copies", linger=0, batch_bytes=64 * MIB)
+    proxy.hold(DOWN)
+    first = producer.send(b"short")
+    eventually(lambda: full.values("copies") == [b"short"])
+    fetching = later(lambda: consumer.get_many(500, timeout=5))
+    eventually(lambda: waiting_bytes(full) > WRITE_BYTES_HIGH)
+    sending = later(lambda: producer.send(bytes(60 * MIB)).result(8))
+    time.sleep(0.3)
+    proxy.release()
+    assert len(fetching.result(5)) == 500
+    assert sending.result(5).offset == 1
+    assert first.result(5).offset == 0
+    producer.close()

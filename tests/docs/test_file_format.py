@@ -36,7 +36,7 @@ def test_no_layout_is_drawn_that_no_codec_has(page: str) -> None:
 
 def test_every_call_of_the_protocol_is_on_its_page() -> None:
     """By number and name; and none that the code does not have."""
-    listed = {(int(number), name) for number, name in re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", PROTOCOL, re.M)}
+    listed = {(int(number), name) for number, name in re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", PROTOCOL, re.MULTILINE)}
     assert listed == {(call.value, call.name) for call in Call}
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from penstock.server.auth import TokenAuth
 from penstock.server.http.body import ClientGone
+from penstock.server.http.consumers import Place
 from penstock.testing import FakeClock
 from tests.server.running import Running, running, until, write_tokens
 
@@ -141,6 +142,20 @@ def test_a_lease_that_ended_counts_as_a_failure(filled: Running, http: httpx.Cli
         lambda: (found := receive(http, max=10, wait=0.2)) and any(one["offset"] == 0 and one["attempt"] == 2 for one in found)
     )
     assert finish(http, "ack", first["receipt"]).status_code == 409
+
+
+def test_a_message_whose_lease_ends_before_the_answer_is_made_is_left_out(filled: Running) -> None:
+    """Found by schemathesis: with a lease of a millisecond the whole poll failed, and its other messages were held by nobody."""
+    consumers = filled.listener.context.consumers
+
+    async def take() -> int:
+        client = await consumers.get(Place("t", "g", "anybody", ""))
+        found = await client.consumer.get_many(3, 0)
+        assert len(found) == 3
+        await found[1].ack()
+        return len(consumers.hand(client, found, 5))
+
+    assert filled.call(take()) == consumers.held == 2
 
 
 def test_an_extended_lease_goes_on(filled: Running, http: httpx.Client) -> None:

@@ -102,7 +102,7 @@ def test_a_request_that_does_not_end_is_cut_off_at_the_deadline(server: Running)
 def test_a_client_that_does_not_read_its_answer_is_cut_off_at_the_deadline(server: Running) -> None:
     server.store.sync.publish_many("t", [b"x" * 500_000] * 12)
     with connect(server) as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         slow.sendall(b"GET /v1/topics/t/partitions/0/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert slow.recv(12) == b"HTTP/1.1 200"
         server.call(server.listener.stop(0.3))

@@ -10,11 +10,9 @@ from penstock.aio.opening import Opening
 from penstock.aio.producer import AsyncProducer
 from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waiting import committed
-from penstock.store.opening import open_store as open_plain_store
 from penstock.topics.receipt import Receipt
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncIterator, Sequence
 
     from penstock.store.staging import Committed
@@ -147,14 +145,3 @@ class AsyncStore:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-
-def open_store(
-    path: str | os.PathLike[str], *, create: bool = True, auto_create: bool = True, **settings: Any
-) -> Opening[AsyncStore]:
-    """Open a store for asyncio: ``store = await aio.open(path)``, or ``async with aio.open(path) as store``. See `penstock.open`."""
-
-    def open_now() -> AsyncStore:
-        return AsyncStore(open_plain_store(path, create=create, auto_create=auto_create, **settings))
-
-    return Opening(open_now)

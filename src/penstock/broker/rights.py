@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.errors import PermissionDenied
+from penstock.arguments import shown
+from penstock.errors import BadArgument, PermissionDenied
 from penstock.groups.dead_letters import SUFFIX
 from penstock.wire.calls import Call
 
@@ -111,8 +112,12 @@ def _topics(rule: Rule, fields: dict[str, Any], topic_of_consumer: Any) -> list[
     if rule.on == "store":
         return [None]
     if rule.on == "parts":
-        parts = fields.get("parts")
-        return [str(part[0]) for part in parts if isinstance(part, list) and part] if isinstance(parts, list) else []
+        parts = fields.get("parts", [])
+        if not isinstance(parts, list) or not all(
+            isinstance(part, list) and len(part) == 2 and isinstance(part[0], str) for part in parts
+        ):
+            raise BadArgument("parts", shown(parts), "must be a list of [topic, partition]")
+        return [part[0] for part in parts]
     if rule.on == "consumer":
         topic = topic_of_consumer(fields.get("consumer"))
         return [] if topic is None else [topic]

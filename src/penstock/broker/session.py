@@ -9,7 +9,10 @@ others go to a thread, and may overtake each other.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
+import secrets
+import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.waiting import finished_or_undone
@@ -18,7 +21,9 @@ from penstock.broker.rights import require
 from penstock.broker.subscription import Subscription
 from penstock.errors import BadArgument, BadBytes, PenstockError, StageNotFound, Unavailable, UsageError
 from penstock.format.batch import EncodedBatch
+from penstock.groups.dead_letters import SUFFIX
 from penstock.store.consumer import GET_MANY_MAX
+from penstock.topics.catalog import check_publishable
 from penstock.values import SyncMode, check_name
 from penstock.wire import documents
 from penstock.wire.calls import PROTOCOL_VERSION, Call
@@ -43,8 +48,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.broker")
 READ_BYTES_MAX = 16 * 1024 * 1024
 CONSUMERS_MAX = 10_000
-STAGES_MAX = 1_000
+STAGES_MAX = 100
+WAITING_MAX = 10_000
+LARGE_ANSWERS_MAX = 4
 """What one connection may have open."""
+OUTSTANDING_MAX = 1_000
+PUBLISHING_BYTES_MAX = 64 * 1024 * 1024
+"""Calls, and bytes of publishes, of one connection that may be under way; more wait in its socket."""
+
+
+class _AnsweredError(Exception):
+    """The call was answered already."""
 
 
 class Session:
@@ -56,12 +70,19 @@ class Session:
         self._send = send
         self._completions = completions
         self._subscriptions: dict[int, Subscription] = {}
-        self._stages: dict[int, OpenStage] = {}
-        self._next_handle = 1
+        self._stages: dict[str, tuple[OpenStage, threading.Lock]] = {}
+        # Random: a number of another connection, which a client kept by mistake, must not name anything of this one.
+        self._next_handle = secrets.randbits(40)
+        self._large_answers = asyncio.Semaphore(LARGE_ANSWERS_MAX)
+        self.on_room: Callable[[], None] = lambda: None
+        """Called whenever a call has ended, so that more may be read."""
+        self._publishing = 0
+        self._publishing_bytes = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: set[int] = set()
         self._closed = False
-        self._may_write = True
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._now: dict[int, Callable[[Frame], Answer | None]] = {
             Call.PING: lambda _: ({}, []),
             Call.PUBLISH: self._publish,
@@ -123,12 +144,24 @@ class Session:
 
     @property
     def outstanding(self) -> int:
-        """Calls that run."""
-        return len(self._tasks)
+        """Calls that run; those that wait for messages do not count, since only other calls may bring them."""
+        return len(self._tasks) - len(self._waiting) + self._publishing
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more calls should be read for now."""
+        return self.outstanding > OUTSTANDING_MAX or self._publishing_bytes > PUBLISHING_BYTES_MAX
+
+    @property
+    def has_room(self) -> bool:
+        """Whether reading may go on."""
+        return self.outstanding <= OUTSTANDING_MAX // 2 and self._publishing_bytes <= PUBLISHING_BYTES_MAX // 2
 
     def handle(self, frame: Frame) -> None:
         """Do what a request asks for, or begin to."""
         try:
+            if frame.correlation in self._tasks:
+                raise UsageError(f"correlation {frame.correlation} belongs to a call that still runs")
             require(self._principal, frame, self._topic_of_consumer)
             now = self._now.get(frame.call)
             if now is not None:
@@ -143,8 +176,10 @@ class Session:
             self._refuse_unexpected(frame, error)
             return
         later, awaited = self._later.get(frame.call), self._awaited.get(frame.call)
-        if later is not None:
-            work: Coroutine[Any, Any, Answer] = asyncio.to_thread(later, frame)
+        if frame.call == Call.READ and later is not None:
+            work: Coroutine[Any, Any, Answer] = self._when_writable(later, frame)
+        elif later is not None:
+            work = asyncio.to_thread(later, frame)
         elif awaited is not None:
             work = awaited(frame)
         else:
@@ -155,11 +190,26 @@ class Session:
     def _begin(self, frame: Frame, work: Coroutine[Any, Any, Answer]) -> None:
         task = asyncio.get_running_loop().create_task(self._run(frame, work))
         self._tasks[frame.correlation] = task
-        task.add_done_callback(lambda _: self._tasks.pop(frame.correlation, None))
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._tasks.pop(frame.correlation, None)
+            self.on_room()
+
+        task.add_done_callback(done)
+
+    async def _when_writable(self, later: Callable[[Frame], Answer], frame: Frame) -> Answer:
+        """A large answer is made when the connection has room for it."""
+        async with self._large_answers:
+            await self._writable.wait()
+            answer = await asyncio.to_thread(later, frame)
+            self._answer(frame, *answer)
+        raise _AnsweredError
 
     async def _run(self, frame: Frame, work: Coroutine[Any, Any, Answer]) -> None:
         try:
             fields, payload = await work
+        except _AnsweredError:
+            pass
         except PenstockError as error:
             self._refuse(frame, error)
         except asyncio.CancelledError:
@@ -219,15 +269,24 @@ class Session:
     def _topic(self, frame: Frame) -> Topic:
         return self._store._catalog.get(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001
 
+    def _publishable(self, frame: Frame) -> Topic:
+        topic = self._topic(frame)
+        if topic.name.endswith(SUFFIX):
+            check_publishable(topic.name)  # raises: dead letters are Penstock's own
+        return topic
+
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def _publish(self, frame: Frame) -> Answer | None:
         """Store one batch; the answer is sent when it is committed."""
-        topic = self._topic(frame)
+        topic = self._publishable(frame)
         partition = topic.check_partition(frame.fields.get("partition"))
         batch = _adopt(topic, frame.payload)
         sync = frame.fields.get("sync")
+        if batch.producer is not None:
+            self._store._producers.check_opened(batch.producer)  # noqa: SLF001
         if sync is not None and not topic.logs[partition].always:
+            _refuse_producer(batch)
             self._begin(frame, asyncio.to_thread(self._append_strictly, topic, partition, batch, SyncMode.of(sync)))
             return None
         if not self._store.has_threads:
@@ -246,7 +305,14 @@ class Session:
                 return _published(topic, batch, offset, duplicate=duplicate)
             ticket = pending
 
+        size = len(batch.data)
+        self._publishing += 1
+        self._publishing_bytes += size
+
         def answer() -> None:
+            self._publishing -= 1
+            self._publishing_bytes -= size
+            self.on_room()
             if ticket.error is not None:
                 self._refuse(frame, ticket.error)
             else:
@@ -270,7 +336,7 @@ class Session:
 
     def _publish_once(self, frame: Frame) -> Answer:
         """Messages with a deduplication key: the one slow way, message by message."""
-        topic = self._topic(frame)
+        topic = self._publishable(frame)
         batches = split_batches(frame.payload)
         if len(batches) != 1:
             raise BadBytes("payload", f"has {len(batches)} batches where one is due")
@@ -282,7 +348,7 @@ class Session:
             [_bytes(source.key(index)) for index in range(count)],
             [source.headers(index) for index in range(count)],
             frame.fields.get("partition"),
-            [None if time_us is None else time_us / 1e6 for time_us in frame.fields.get("times_us") or [None] * count],
+            [None if time_us is None else _moment(time_us) for time_us in frame.fields.get("times_us") or [None] * count],
             [_bytes(source.dedup_key(index)) for index in range(count)],
             frame.fields.get("sync"),
         )
@@ -302,8 +368,11 @@ class Session:
         if len(parts) != len(batches):
             raise BadArgument("parts", str(len(parts)), f"must name a topic and a partition for each of {len(batches)} batches")
         for (name, partition), batch in zip(parts, batches, strict=True):
+            check_whole_number("partition", partition, 0, 1 << 31)
             topic = self._store._catalog.to_publish(name)  # noqa: SLF001
-            transaction.add_batch(topic, topic.check_partition(partition), _adopt(topic, batch.buffer))
+            adopted = _adopt(topic, batch.buffer)
+            _refuse_producer(adopted)
+            transaction.add_batch(topic, topic.check_partition(partition), adopted)
         for handle, tags in frame.fields.get("acks", []):
             subscription = self._subscription(handle)
             found, missing = subscription.peek(tags)
@@ -325,37 +394,47 @@ class Session:
             lambda: self._store.stage(frame.fields.get("producer")),  # type: ignore[arg-type]
             lambda made: made.abandon(),
         )
-        handle = self._take_handle()
-        self._stages[handle] = stage
-        return {"handle": handle, "stage": stage.identity}, []
+        self._stages[stage.identity] = (stage, threading.Lock())
+        return {"stage": stage.identity}, []
 
     def _take_handle(self) -> int:
         self._next_handle += 1
         return self._next_handle
 
-    def _open_stage(self, frame: Frame) -> OpenStage:
-        handle = frame.fields.get("handle")
-        stage = self._stages.get(handle) if type(handle) is int else None
-        if stage is None:
-            raise StageNotFound(str(handle))
-        return stage
+    def _open_stage(self, frame: Frame) -> tuple[OpenStage, threading.Lock]:
+        identity = frame.fields.get("stage")
+        found = self._stages.get(identity) if isinstance(identity, str) else None
+        if found is None:
+            raise StageNotFound(str(identity))
+        return found
 
     def _stage_add(self, frame: Frame) -> Answer:
-        stage = self._open_stage(frame)
-        for (name, partition), batch in zip(frame.fields.get("parts", []), split_batches(frame.payload), strict=True):
-            topic = self._store._catalog.to_publish(name)  # noqa: SLF001
-            stage.add_batch(topic, topic.check_partition(partition), _adopt(topic, batch.buffer))
+        stage, lock = self._open_stage(frame)
+        batches, parts = split_batches(frame.payload), frame.fields.get("parts", [])
+        if len(parts) != len(batches):
+            raise BadArgument("parts", str(len(parts)), f"must name a topic and a partition for each of {len(batches)} batches")
+        # A stage is for one thread, and its calls may come at once.
+        with lock:
+            for (name, partition), batch in zip(parts, batches, strict=True):
+                check_whole_number("partition", partition, 0, 1 << 31)
+                topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+                adopted = _adopt(topic, batch.buffer)
+                _refuse_producer(adopted)
+                stage.add_batch(topic, topic.check_partition(partition), adopted)
         return {}, []
 
     def _stage_finish(self, frame: Frame) -> Answer:
-        stage = self._open_stage(frame)
-        identity = stage.finish()
-        self._stages.pop(frame.fields["handle"], None)
+        stage, lock = self._open_stage(frame)
+        with lock:
+            identity = stage.finish()
+        self._stages.pop(identity, None)
         return {"stage": identity}, []
 
     def _stage_abandon(self, frame: Frame) -> Answer:
-        self._open_stage(frame).abandon()
-        self._stages.pop(frame.fields["handle"], None)
+        stage, lock = self._open_stage(frame)
+        with lock:
+            stage.abandon()
+        self._stages.pop(stage.identity, None)
         return {}, []
 
     def _commit(self, frame: Frame) -> Answer:
@@ -390,7 +469,7 @@ class Session:
                 self._send(encode_frame(PUSH, Call.FETCH, handle, told, payload))
 
         subscription = Subscription(consumer, options.get("concurrency", 1), push)
-        subscription.set_writable(may_write=self._may_write)
+        subscription.set_writable(may_write=self._writable.is_set())
         self._subscriptions[handle] = subscription
         return {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
                 "partitions": len(consumer._group.cursors)}, []  # fmt: skip  # noqa: SLF001
@@ -406,8 +485,11 @@ class Session:
 
     async def _fetch(self, frame: Frame) -> Answer:
         count = check_whole_number("count", frame.fields.get("count"), 1, GET_MANY_MAX)
+        if len(self._waiting) >= WAITING_MAX:
+            raise Unavailable(f"{WAITING_MAX:,} calls of this connection wait for messages already")
         self._waiting.add(frame.correlation)
         try:
+            await self._writable.wait()
             return await self._of(frame).fetch(count, frame.fields.get("wait"))
         finally:
             self._waiting.discard(frame.correlation)
@@ -470,13 +552,15 @@ class Session:
 
     async def _unsubscribe(self, frame: Frame) -> Answer:
         subscription = self._of(frame)
-        del self._subscriptions[frame.fields["consumer"]]
         subscription.stop_pushing()
         await asyncio.to_thread(subscription.close)
+        # Only now: if the connection is lost before, it is closed with the others.
+        self._subscriptions.pop(frame.fields["consumer"], None)
         return {}, []
 
     def _cancel(self, frame: Frame) -> Answer:
-        task = self._tasks.get(frame.fields.get("correlation", 0))
+        correlation = frame.fields.get("correlation")
+        task = self._tasks.get(correlation) if correlation in self._waiting else None  # others have begun to change something
         if task is not None:
             task.cancel()
         return {}, []
@@ -536,7 +620,10 @@ class Session:
 
     def set_writable(self, *, may_write: bool) -> None:
         """The connection takes more, or is full."""
-        self._may_write = may_write
+        if may_write:
+            self._writable.set()
+        else:
+            self._writable.clear()
         for subscription in self._subscriptions.values():
             subscription.set_writable(may_write=may_write)
 
@@ -563,8 +650,9 @@ class Session:
                     subscription.close()
                 else:
                     subscription.lose()
-            for stage in stages:
-                stage.abandon()
+            for stage, lock in stages:
+                with lock:
+                    stage.abandon()
 
         return release
 
@@ -576,10 +664,21 @@ def _adopt(topic: Topic, data: Buffer) -> EncodedBatch:
     return batch
 
 
+def _refuse_producer(batch: EncodedBatch) -> None:
+    """A transaction, a stage or a strict publish is recognised by other means; a sequence in it would only be forged."""
+    if batch.producer is not None:
+        raise UsageError("batches of this call carry no producer")
+
+
 def _published(topic: Topic, batch: EncodedBatch, first: int, *, duplicate: bool) -> Answer:
     if not duplicate:
         topic.published += batch.count
     return {"offset": first, "duplicate": duplicate}, []
+
+
+def _moment(time_us: Any) -> dt.datetime:
+    """As a datetime, since a float of seconds would lose some of it."""
+    return documents.EPOCH + dt.timedelta(microseconds=check_whole_number("times_us", time_us, -(1 << 63), 1 << 63))
 
 
 def _bytes(view: memoryview | None) -> bytes | None:

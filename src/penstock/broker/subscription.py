@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.consumer import AsyncConsumer
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError
 from penstock.wire.deliveries import encode_deliveries
+from penstock.wire.failures import encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     Push = Callable[[dict[str, Any], list[Buffer]], None]
 
+TAGS_MORE_MAX = 100_000
+"""How many more tags a call may name than there are deliveries: late ones."""
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
 """What one answer or push holds, if it is more than one message."""
 PUSH_MESSAGES_MAX = 500
@@ -41,7 +45,8 @@ class Subscription:
         self._concurrency = concurrency
         self._push = push
         self._held: dict[int, Delivery] = {}
-        self._next_tag = 1
+        # Random: a tag of another connection, which a client kept by mistake, must not name anything here.
+        self._next_tag = secrets.randbits(40)
         self._credit = 0
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -55,17 +60,15 @@ class Subscription:
         return self._hand_out(await self._taking.take(count, wait), ANSWER_BYTES_MAX)
 
     def _hand_out(self, deliveries: Sequence[Delivery], bytes_max: int) -> tuple[dict[str, Any], list[Buffer]]:
-        size = 0
-        for at, delivery in enumerate(deliveries):
-            size += delivery._lot.each  # noqa: SLF001
-            if size > bytes_max and at:
-                # Not the client's yet: they are handed out again at once.
-                for later in deliveries[at:]:
-                    later._lot.member.group.give_back(later)  # noqa: SLF001
-                deliveries = deliveries[:at]
-                break
         first = self._next_tag
         lots, payload = encode_deliveries(deliveries, first)
+        while len(deliveries) > 1 and sum(map(len, payload)) > bytes_max:
+            # The second half is not the client's yet: it is handed out again at once.
+            half = len(deliveries) // 2
+            for later in deliveries[half:]:
+                later._lot.member.group.give_back(later)  # noqa: SLF001
+            deliveries = deliveries[:half]
+            lots, payload = encode_deliveries(deliveries, first)
         for delivery in deliveries:
             self._held[self._next_tag] = delivery
             self._next_tag += 1
@@ -100,11 +103,18 @@ class Subscription:
             try:
                 found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX), None)
             except PenstockError as error:
-                self._push({"code": error.code, "text": str(error)}, [])
+                # The client is told, and begins anew with new credit.
+                self._credit = 0
+                self._has_credit.clear()
+                self._pump = None
+                self._push(encode_error(error), [])
                 return
-            if found:
+            if found and self._credit <= 0:
+                for delivery in found:  # the credit was taken back while it waited
+                    delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
+            elif found:
                 fields, payload = self._hand_out(found, PUSH_BYTES_MAX)
-                handed = sum(lot[2][1] for lot in fields["lots"])
+                handed = sum(lot[3][1] for lot in fields["lots"])
                 self._credit -= handed
                 if self._credit <= 0:
                     self._has_credit.clear()
@@ -211,7 +221,7 @@ def expand_tags(tags: Any, most: int) -> Iterable[int]:
         if not isinstance(pair, list) or len(pair) != 2 or any(type(one) is not int or one < 0 for one in pair):
             raise BadArgument("tags", str(pair)[:60], "must be a list of [first, count]")
         first, count = pair
-        if count > most + 1_000_000:
-            raise BadArgument("tags", str(pair)[:60], "names more deliveries than there are")
+        if len(found) + count > most + TAGS_MORE_MAX:
+            raise BadArgument("tags", str(pair)[:60], "name more deliveries than there are")
         found += range(first, first + count)
     return found

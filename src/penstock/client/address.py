@@ -59,7 +59,7 @@ class Address(NamedTuple):
             return connected
         plain = socket.create_connection((self.host, self.port), timeout_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(plain)
         try:
             connected = plain if self.scheme == "penstock" else self._context().wrap_socket(plain, server_hostname=self.host)
         except BaseException:
@@ -76,6 +76,14 @@ class Address(NamedTuple):
         return context
 
 
+def keep_alive(connected: socket.socket) -> None:
+    """Notice within half a minute that the other machine is gone, whether something is on its way or not."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 def is_url(path: str) -> bool:
     """Whether `penstock.open` is given a server and not a folder."""
     return "://" in path
@@ -83,8 +91,11 @@ def is_url(path: str) -> bool:
 
 def parse_address(url: str) -> Address:
     """Raises `BadArgument`; what it says never shows a token."""
-    parts = urlsplit(url)
-    plain = f"{parts.scheme}://{parts.hostname or parts.path}"
+    try:
+        parts = urlsplit(url)
+        plain = f"{parts.scheme}://{parts.hostname or parts.path}"
+    except ValueError as error:
+        raise BadArgument("path", "a URL", f"cannot be read: {error}") from None
     if parts.scheme not in SCHEMES:
         raise BadArgument("path", repr(plain), f"the servers of this version are {', '.join(f'{one}://' for one in SCHEMES)}")
     if parts.username or parts.password:

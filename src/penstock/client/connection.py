@@ -13,18 +13,21 @@ what became of them is unknown. If the server stays away for `give_up_s`, all fa
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import queue
 import random
 import select
 import socket
+import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadBytes, Closed, OutcomeUnknown, PenstockError, Unavailable
+from penstock.errors import BadBytes, BatchTooLarge, Closed, OutcomeUnknown, PenstockError, Unavailable, UsageError
 from penstock.wire.calls import PROTOCOL_VERSION, Call
-from penstock.wire.failures import decode_error
-from penstock.wire.frame import ANSWER, ERROR, PUSH, REQUEST, Frame, FrameReader, encode_frame
+from penstock.wire.failures import decode_error, encode_error
+from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, PUSH, REQUEST, Frame, FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,9 +35,14 @@ if TYPE_CHECKING:
     from penstock.client.address import Address
     from penstock.files import Buffer
 
+_log = logging.getLogger("penstock")
 CONNECT_SECONDS = 10.0
 PAUSE_FIRST_SECONDS = 0.05
 PAUSE_MOST_SECONDS = 2.0
+SENDS_MAX = 20
+"""How often a call is sent: one that breaks the connection each time must not do so for ever."""
+PING_SECONDS = 5.0
+"""After so much silence a server that owes an answer is asked whether it is there."""
 _RECEIVE_BYTES = 256 * 1024
 _NOW_BYTES_MAX = 16 * 1024
 """What a socket that takes bytes at all takes without waiting."""
@@ -56,9 +64,12 @@ class Pending:
         "fields",
         "frame",
         "generation",
+        "is_refused",
         "lost",
         "payload",
         "resend",
+        "sends",
+        "was_sent",
     )
 
     def __init__(
@@ -75,6 +86,10 @@ class Pending:
         self.correlation = 0
         self.frame: Frame | None = None
         self.error: PenstockError | None = None
+        self.was_sent = False
+        self.sends = 0
+        self.is_refused = False
+        """Whether the server itself answered with the error."""
         self._event = threading.Lock()
         self._event.acquire()
 
@@ -121,6 +136,8 @@ class Connection:
         self._returning: list[Callable[[Callable[..., Frame]], None]] = []
         self._pushes: dict[int, Callable[[Frame], None]] = {}
         self._stop = threading.Event()
+        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._answering: threading.Thread | None = None
         with self._lock:
             self._connect()
 
@@ -128,10 +145,10 @@ class Connection:
 
     def call(
         self, call: int, fields: dict[str, Any] | None = None, payload: Sequence[Buffer] = (), *, resend: bool = True,
-        lost: PenstockError | None = None,
+        lost: PenstockError | None = None, generation: int | None = None,
     ) -> Frame:  # fmt: skip
         """Ask, and wait for the answer. *resend*: it may be sent again when the connection was lost; else *lost* is raised then."""
-        return self.begin(call, fields or {}, payload, resend=resend, lost=lost).result()
+        return self.begin(call, fields or {}, payload, resend=resend, lost=lost, generation=generation).result()
 
     def begin(
         self, call: int, fields: dict[str, Any], payload: Sequence[Buffer] = (), *, resend: bool = True,
@@ -182,7 +199,7 @@ class Connection:
             raise Closed(f"{self.address.url}, which the parent process opened,")
 
     def _is_stale(self, pending: Pending) -> bool:
-        return pending.generation is not None and pending.generation != self.generation
+        return pending.generation is not None and (pending.generation != self.generation or self._socket is None)
 
     def _fail_lost(self, pending: Pending, reason: str) -> None:
         """Not under the lock."""
@@ -190,19 +207,52 @@ class Connection:
         pending.finish(None, lost)
 
     def _enlist(self, pending: Pending) -> None:
-        """Give it a number, and send it if there is a connection. Under the lock."""
+        """Give it a number, and send it if there is a connection. Under the lock. Raises `BatchTooLarge`."""
         pending.correlation = self._next
+        # Before it is enlisted: what cannot be sent must not wait for an answer.
+        try:
+            parts = encode_frame(REQUEST, pending.call, pending.correlation, pending.fields, pending.payload)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"this cannot be sent to a server: {error}") from None
+        size = sum(map(len, parts))
+        if size > FRAME_BYTES_MAX:
+            raise BatchTooLarge("bytes", size, FRAME_BYTES_MAX)
         self._next += 1
         self._pending[pending.correlation] = pending
         if self._socket is not None:
-            self._transmit(pending)
+            pending.was_sent = True
+            pending.sends += 1
+            self._send(parts)
 
     def _transmit(self, pending: Pending) -> None:
-        """Send; an error is the reading thread's to notice."""
+        """Send it once more."""
+        pending.was_sent = True
+        pending.sends += 1
+        self._send(encode_frame(REQUEST, pending.call, pending.correlation, pending.fields, pending.payload))
+
+    def _send(self, parts: list[Buffer]) -> None:
+        """Send; an error is the reading thread's to notice. Under the lock."""
         assert self._socket is not None
-        parts = encode_frame(REQUEST, pending.call, pending.correlation, pending.fields, pending.payload)
         with contextlib.suppress(OSError):
             self._socket.sendall(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def defer(self, work: Callable[[], None]) -> None:
+        """
+        Do *work* in a thread of its own, in order: what takes a lock that somebody may hold while he sends.
+
+        The reading thread must not wait for such a lock: it could be held until the server reads on, and that until we do.
+        """
+        if self._answering is None:
+            self._answering = threading.Thread(target=self._run_deferred, name="penstock-client-answers", daemon=True)
+            self._answering.start()
+        self._answers.put(work)
+
+    def _run_deferred(self) -> None:
+        while (work := self._answers.get()) is not None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - the next ones still want theirs
+                _log.exception("an answer could not be handled")
 
     def on_push(self, handle: int, handler: Callable[[Frame], None] | None) -> None:
         """Give pushes for *handle* to *handler*, in the reading thread."""
@@ -227,17 +277,17 @@ class Connection:
         """Connect and greet. Under the lock. Raises `Unavailable`, or what the server refuses with."""
         try:
             made = self.address.connect(CONNECT_SECONDS)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise Unavailable(f"{self.address.url} cannot be reached: {error}; is the server running?") from None
         self._reader = FrameReader()
         try:
             made.settimeout(CONNECT_SECONDS)
             greeting = {"version": PROTOCOL_VERSION, "token": self.address.token, "client": "python"}
             self.hello = self._ask(made, Call.HELLO, greeting).fields
-            made.settimeout(None)
             self.generation += 1
             for handler in list(self._returning):
                 handler(lambda call, fields: self._ask(made, call, fields))
+            made.settimeout(None)
         except (OSError, BadBytes) as error:
             made.close()
             raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}") from None
@@ -269,14 +319,43 @@ class Connection:
             if made is None:
                 return
             try:
-                data = made.recv(_RECEIVE_BYTES)
+                data = self._receive(made)
                 if not data:
                     raise OSError("it hung up")
                 for frame in self._reader.feed(data):
                     self._take(frame)
-            except (OSError, BadBytes) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must not wait for ever
+                if not isinstance(error, (OSError, BadBytes)):
+                    _log.exception("reading from %s failed", self.address.url)
                 if not self._come_back(str(error)):
                     return
+
+    def _receive(self, made: socket.socket) -> bytes:
+        """What comes next. Raises `OSError` also when the server is silent for long though it is asked whether it is there."""
+        silent_s = 0.0
+        while True:
+            if (isinstance(made, ssl.SSLSocket) and made.pending()) or self._poll(made):
+                return made.recv(_RECEIVE_BYTES)
+            if self._pending or self._pushes:
+                silent_s += PING_SECONDS
+                if silent_s >= max(self.give_up_s, 2 * PING_SECONDS):
+                    raise OSError(f"it has not answered for {silent_s:g} s")
+                self._ping()
+
+    @staticmethod
+    def _poll(made: socket.socket) -> bool:
+        poller = select.poll()
+        poller.register(made, select.POLLIN)
+        return bool(poller.poll(PING_SECONDS * 1000))
+
+    def _ping(self) -> None:
+        """Ask the server whether it is there; nobody waits for this answer."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._socket is not None and _has_room(self._socket):
+                    self._send(encode_frame(REQUEST, Call.PING, 0, {}))
+            finally:
+                self._lock.release()
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == PUSH:
@@ -287,6 +366,7 @@ class Connection:
         pending = self._pending.pop(frame.correlation, None)
         if pending is not None:
             if frame.kind == ERROR:
+                pending.is_refused = True
                 pending.finish(None, decode_error(frame.fields))
             else:
                 pending.finish(frame, None)
@@ -297,7 +377,7 @@ class Connection:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
-            failed = [one for one in self._pending.values() if not one.resend]
+            failed = [one for one in self._pending.values() if not one.resend or one.sends >= SENDS_MAX]
             for pending in failed:
                 del self._pending[pending.correlation]
         for pending in failed:
@@ -307,6 +387,8 @@ class Connection:
         while not self._closed:
             try:
                 with self._lock:
+                    if self.closed:
+                        break
                     self._connect()
                     # Begun while there was no connection, for the one that was lost.
                     stale = [one for one in self._pending.values() if self._is_stale(one)]
@@ -337,6 +419,8 @@ class Connection:
             self._pending.clear()
         for pending in failed:
             pending.finish(None, error)
+        for handler in list(self._pushes.values()):
+            handler(Frame(PUSH, Call.FETCH, 0, encode_error(error), memoryview(b"")))
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
@@ -347,10 +431,21 @@ class Connection:
 
     def close(self) -> None:
         """Hang up. Calls that wait raise `Closed`. Closing twice does nothing."""
-        with self._lock:
-            if self._closed:
-                return
+        made = self._socket
+        if os.getpid() != self._pid:
+            # A forked child: the connection is the parent's, and goes on there.
             self._closed = True
+            if made is not None:
+                made.close()
+            return
+        if self._closed:
+            return
+        self._closed = True
+        if made is not None:
+            # Before the lock: somebody may hold it who waits for the server to take what he sends.
+            with contextlib.suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)
+        with self._lock:
             made, self._socket = self._socket, None
             thread = self._thread
         self._stop.set()
@@ -361,6 +456,7 @@ class Connection:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._give_up(Closed(self.address.url))
+        self._answers.put(None)
 
 
 def _has_room(made: socket.socket) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
 from penstock.client.connection import ConnectionLost
 from penstock.client.delivery import RemoteDelivery
-from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError
+from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire.calls import Call
@@ -84,8 +84,17 @@ class RemoteConsumer:
         if self._closed:
             return
         self._connection.on_push(self._handle, None)
-        self._take_over(ask(Call.SUBSCRIBE, self._wanted))
-        self._generation = self._connection.generation
+        try:
+            answer = ask(Call.SUBSCRIBE, self._wanted)
+        except Unavailable:
+            raise
+        except PenstockError as error:
+            # The group is another one now, or may not be read any more: that is this consumer's end, and nobody else's.
+            self._end(error)
+            return
+        with self._arrived:
+            self._take_over(answer)
+            self._generation = self._connection.generation
         if self._paused:
             ask(Call.PAUSE, {"consumer": self._handle, "paused": True})
         with self._arrived:
@@ -101,11 +110,30 @@ class RemoteConsumer:
         if self.on_news is not None:
             self.on_news()
 
-    def _call(self, call: int, **fields: Any) -> dict[str, Any]:
-        """A call that means nothing on another connection. Raises `ConnectionLost`."""
+    def _end(self, error: PenstockError) -> None:
+        self._closed = True
+        self._stop_returning()
+        self._forget(self)
+        with self._arrived:
+            self._push_error, self._streams = error, False
+            self._ahead.clear()
+            self._tell_news()
+
+    def _place(self) -> tuple[int, int]:
+        """Its handle, and the generation of the connection that this is the handle on."""
+        with self._arrived:
+            return self._handle, self._generation
+
+    def _call(self, call: int, *, generation: int | None = None, **fields: Any) -> dict[str, Any]:
+        """A call that means nothing on another connection, or than that of *generation*. Raises `ConnectionLost`."""
         if self._closed:
             raise Closed(f"the consumer of {self.topic}")
-        answer = self._connection.call(call, {"consumer": self._handle, **fields}, resend=False, lost=ConnectionLost(_LOST))
+        handle, present = self._place()
+        if generation is not None and generation != present:
+            raise ConnectionLost(_LOST)
+        answer = self._connection.call(
+            call, {"consumer": handle, **fields}, resend=False, lost=ConnectionLost(_LOST), generation=present
+        )
         return answer.fields
 
     # -- taking -----------------------------------------------------------------------------------------------------
@@ -140,6 +168,8 @@ class RemoteConsumer:
             except ConnectionLost:
                 if left == 0:
                     return []
+                with self._arrived:
+                    self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
 
     def _take_ahead(self, count: int) -> list[RemoteDelivery]:
         found = self._pop_ahead(count)
@@ -161,9 +191,9 @@ class RemoteConsumer:
     def _fetch(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
         if self._closed:
             raise Closed(f"the consumer of {self.topic}")
-        fields = {"consumer": self._handle, "count": count, "wait": wait_s}
-        generation = self._generation
-        frame = self._connection.call(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST))
+        handle, generation = self._place()
+        fields = {"consumer": handle, "count": count, "wait": wait_s}
+        frame = self._connection.call(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
         delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
         return [RemoteDelivery(self, one, generation) for one in delivered]
 
@@ -182,13 +212,16 @@ class RemoteConsumer:
 
         if self._closed:
             raise Closed(f"the consumer of {self.topic}")
-        generation = self._generation
-        fields = {"consumer": self._handle, "count": count, "wait": None}
-        pending = self._connection.begin(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), callback=wake)
+        handle, generation = self._place()
+        fields = {"consumer": handle, "count": count, "wait": None}
+        pending = self._connection.begin(
+            Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), callback=wake, generation=generation
+        )
         await answered
         try:
             frame = pending.result()
         except ConnectionLost:
+            await asyncio.sleep(0.02)
             return []
         return [RemoteDelivery(self, one, generation) for one in decode_deliveries(frame.fields.get("lots"), frame.payload)]
 
@@ -230,8 +263,11 @@ class RemoteConsumer:
         """In the reading thread."""
         with self._arrived:
             if "code" in frame.fields:
-                self._push_error = decode_error({"arguments": [frame.fields.get("text")], **frame.fields})
+                if not self._streams:
+                    return
+                self._push_error = decode_error(frame.fields)
                 self._streams = False
+                self._credit = 0
             else:
                 delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
                 self._credit -= len(delivered)
@@ -259,7 +295,8 @@ class RemoteConsumer:
         late = len(chosen) - len(ours)
         if ours:
             try:
-                late += int(self._call(call, tags=ranges_of([one.tag for one in ours]), **fields)["late"])
+                tags = ranges_of([one.tag for one in ours])
+                late += int(self._call(call, generation=ours[0].generation, tags=tags, **fields)["late"])
             except (ConnectionLost, Closed, LeaseExpired):
                 # They went back to their group, with the connection or by themselves.
                 late = len(chosen)
@@ -293,7 +330,7 @@ class RemoteConsumer:
         if message.generation != self._generation:
             raise self._expired(message)
         try:
-            late = self._call(Call.EXTEND, tag=message.tag, **fields)["late"]
+            late = self._call(Call.EXTEND, generation=message.generation, tag=message.tag, **fields)["late"]
         except (ConnectionLost, Closed):
             late = True
         if late:
@@ -306,7 +343,7 @@ class RemoteConsumer:
         """It was not handled, and that is nobody's fault. Late ones change nothing."""
         if message.generation == self._generation and not self._closed:
             with contextlib.suppress(ConnectionLost):
-                self._call(Call.RETURN, tags=[[message.tag, 1]], **fields)
+                self._call(Call.RETURN, generation=message.generation, tags=[[message.tag, 1]], **fields)
 
     def _own(self, messages: RemoteDelivery | Sequence[RemoteDelivery]) -> Sequence[RemoteDelivery]:
         if isinstance(messages, RemoteDelivery):
@@ -320,7 +357,15 @@ class RemoteConsumer:
 
     def commit(self, position: int | RemoteDelivery, partition: int | None = None) -> None:
         """All messages of a partition below the offset *position* are done; for a message: all up to it, and itself. Durable."""
-        self._call(Call.COMMIT_POSITION, **self._position(position, partition))
+        fields = self._position(position, partition)
+        while True:
+            try:
+                self._call(Call.COMMIT_POSITION, **fields)
+            except ConnectionLost:
+                with self._arrived:
+                    self._arrived.wait(0.02)  # to commit twice is to commit once
+            else:
+                return
 
     def _position(self, position: int | RemoteDelivery, partition: int | None) -> dict[str, Any]:
         if isinstance(position, RemoteDelivery):
@@ -342,12 +387,14 @@ class RemoteConsumer:
     def pause(self) -> None:
         """Hand out no more messages until `resume`."""
         self._paused = True
-        self._call(Call.PAUSE, paused=True)
+        with contextlib.suppress(ConnectionLost, Closed):  # who subscribes again pauses again
+            self._call(Call.PAUSE, paused=True)
 
     def resume(self) -> None:
         """Hand out messages again."""
         self._paused = False
-        self._call(Call.PAUSE, paused=False)
+        with contextlib.suppress(ConnectionLost, Closed):
+            self._call(Call.PAUSE, paused=False)
 
     @property
     def paused(self) -> bool:
@@ -357,7 +404,12 @@ class RemoteConsumer:
     @property
     def in_flight(self) -> int:
         """Messages that it was handed and that are not finished."""
-        return 0 if self._closed else int(self._call(Call.CONSUMER)["in_flight"]) - len(self._ahead)
+        if self._closed:
+            return 0
+        try:
+            return int(self._call(Call.CONSUMER)["in_flight"]) - len(self._ahead)
+        except ConnectionLost:
+            return 0  # what it held went back
 
     @property
     def closed(self) -> bool:
@@ -370,8 +422,9 @@ class RemoteConsumer:
             return
         try:
             if not self._connection.closed:
+                handle, generation = self._place()
                 self._connection.call(
-                    Call.UNSUBSCRIBE, {"consumer": self._handle}, resend=False, lost=ConnectionLost("the connection was lost")
+                    Call.UNSUBSCRIBE, {"consumer": handle}, resend=False, lost=ConnectionLost(_LOST), generation=generation
                 )
         except (ConnectionLost, Closed, BadArgument):
             pass  # it is gone

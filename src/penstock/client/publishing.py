@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import Closed, OutcomeUnknown, PenstockError, SequenceGap, Unavailable
+from penstock.errors import OutcomeUnknown, PenstockError, SequenceGap, Unavailable
 from penstock.format.batch_header import Producer as Identity
 from penstock.wire.calls import Call
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.client.connection import Connection, Pending
     from penstock.format.batch import EncodedBatch
     from penstock.topics.encoder import MessageEncoder
+
+
+ON_THE_WAY_MAX = 48
+"""Batches to one partition that may be unanswered: the server remembers 64, and so recognises each of them."""
 
 
 def _random_id() -> int:
@@ -66,15 +70,25 @@ class Lanes:
             fields["sync"] = sync
             answer = self._connection.call(Call.PUBLISH, fields, [encode(None).data], resend=False)
             return int(answer.fields["offset"]), False
-        lane = self.borrow()
-        try:
+        for attempt in (1, 2):
+            lane = self.borrow()
             batch = encode(lane.identity(topic, partition))
-            answer = self._connection.call(Call.PUBLISH, fields, [batch.data])
-        except PenstockError as error:
-            self.give_back(lane, topic, partition, error)
-            raise
-        self.give_back(lane, topic, partition, None)
-        return int(answer.fields["offset"]), bool(answer.fields["duplicate"])
+            pending = self._connection.begin(Call.PUBLISH, fields, [batch.data])
+            try:
+                answer = pending.result()
+            except SequenceGap:
+                # The server knows less of this lane than it did (it came back from a copy, or lost a weak tail): nothing was stored.
+                if attempt == 2:
+                    raise
+            except PenstockError as error:
+                self.give_back(lane, topic, partition, error, refused=pending.is_refused)
+                if pending.was_sent and not pending.is_refused and isinstance(error, Unavailable):
+                    raise OutcomeUnknown("the message", str(error)) from None
+                raise
+            else:
+                self.give_back(lane, topic, partition, None)
+                return int(answer.fields["offset"]), bool(answer.fields["duplicate"])
+        raise AssertionError("unreachable")
 
     def borrow(self) -> Lane:
         """A lane for one batch."""
@@ -83,13 +97,17 @@ class Lanes:
         except IndexError:
             return Lane()
 
-    def give_back(self, lane: Lane, topic: str, partition: int, error: PenstockError | None) -> None:
-        """The batch that it was borrowed for is stored, or failed."""
-        if isinstance(error, (OutcomeUnknown, Unavailable, Closed)):
-            return  # the lane goes too: whether its sequence is used nobody knows
+    def give_back(self, lane: Lane, topic: str, partition: int, error: PenstockError | None, *, refused: bool = False) -> None:
+        """The batch that it was borrowed for is stored, or failed; *refused*: the server said so."""
         if error is None:
             lane.advance(topic, partition)
+        elif not refused or isinstance(error, (OutcomeUnknown, SequenceGap)):
+            return  # the lane goes too: whether its sequence is used nobody knows
         self._free.append(lane)
+
+
+_FINISHING = threading.Lock()
+"""Held for the moment in which a batch is done, so that its callback is called once."""
 
 
 class RemoteCommitment:
@@ -105,17 +123,18 @@ class RemoteCommitment:
 
     def on_done(self, callback: Callable[[RemoteCommitment], None]) -> None:
         """See `Commitment`."""
-        self._callback = callback
-        # Both orders are safe: who finishes it sets `done` before it looks for the callback.
-        if self.done and self._callback is not None:
-            self._callback = None
-            callback(self)
+        with _FINISHING:
+            if not self.done:
+                self._callback = callback
+                return
+        callback(self)
 
     def finish(self, first_offset: int | None, error: PenstockError | None) -> None:
         """The answer is there."""
-        self.first_offset, self.error = first_offset, error
-        self.done = True
-        callback, self._callback = self._callback, None
+        with _FINISHING:
+            self.first_offset, self.error = first_offset, error
+            self.done = True
+            callback, self._callback = self._callback, None
         if callback is not None:
             callback(self)
 
@@ -123,12 +142,16 @@ class RemoteCommitment:
 class _Line:
     """A producer's batches to one partition."""
 
-    __slots__ = ("error", "failed_at", "next", "on_the_way")
+    __slots__ = ("error", "failed_at", "id", "is_lost", "next", "on_the_way")
 
-    def __init__(self) -> None:
+    def __init__(self, identity: int) -> None:
+        self.id = identity
         self.next = 0
         self.on_the_way = 0
         self.failed_at: int | None = None
+        """The first sequence that the server has not taken."""
+        self.is_lost = False
+        """Whether nobody can tell which sequences are used."""
         self.error: PenstockError | None = None
 
 
@@ -138,54 +161,81 @@ class RemoteOutlet:
     def __init__(self, connection: Connection, topic: MessageEncoder, name: str | None) -> None:
         self._connection = connection
         self.topic = topic
-        self._id, self._incarnation = _random_id(), 1
+        self._name = name
+        self._incarnation = 1
+        identities = [_random_id() for _ in range(topic.partitions)]
         if name is not None:
             opened = connection.call(Call.OPEN_PRODUCER, {"topic": topic.name, "name": name}).fields
-            self._id, self._incarnation = int(opened["id"]), int(opened["incarnation"])
-        self._lines = [_Line() for _ in range(topic.partitions)]
-        self._lock = threading.Lock()
+            identities = [int(opened["id"])] * topic.partitions
+            self._incarnation = int(opened["incarnation"])
+        self._lines = [_Line(identity) for identity in identities]
+        self._room = threading.Condition()
 
     def identity(self, partition: int) -> Identity:
-        """See `Outlet`."""
+        """See `Outlet`. Raises the error of a batch before it, as long as its fate hangs over those behind it."""
         line = self._lines[partition]
-        with self._lock:
-            if line.failed_at is not None:
+        with self._room:
+            self._room.wait_for(lambda: line.on_the_way < ON_THE_WAY_MAX)
+            if line.error is not None:
                 if line.on_the_way:
-                    assert line.error is not None
                     raise line.error
-                line.next, line.failed_at, line.error = line.failed_at, None, None
-            return Identity(self._id, self._incarnation, line.next)
+                if line.is_lost:
+                    if self._name is not None:
+                        raise OutcomeUnknown(f"the last batch of producer {self._name}", "close it and open it again")
+                    line.id, line.next = _random_id(), 0
+                elif line.failed_at is not None:
+                    line.next = line.failed_at
+                line.failed_at, line.error, line.is_lost = None, None, False
+            return Identity(line.id, self._incarnation, line.next)
 
     def submit(self, partition: int, batch: EncodedBatch) -> tuple[int | None, RemoteCommitment]:
         """See `Outlet`."""
         line, commitment = self._lines[partition], RemoteCommitment()
         batch.stamp(0, 0, 0, 0, 0, 0)
-        with self._lock:
+        with self._room:
             sequence = line.next
             line.next += 1
             line.on_the_way += 1
 
         def answered(pending: Pending) -> None:
-            error = pending.error
-            with self._lock:
-                line.on_the_way -= 1
-                if error is not None:
-                    if line.failed_at is None or sequence < line.failed_at:
-                        line.failed_at, line.error = sequence, error
-                    elif isinstance(error, SequenceGap):
-                        error = line.error
+            error = self._note(line, sequence, pending)
             frame = pending.frame
-            commitment.finish(None if frame is None else int(frame.fields["offset"]), error)
+            first = None if frame is None else int(frame.fields["offset"])
+            self._connection.defer(lambda: commitment.finish(first, error))
 
         fields = {"topic": self.topic.name, "partition": partition}
         try:
             self._connection.begin(Call.PUBLISH, fields, [batch.data], callback=answered)
         except PenstockError:
-            with self._lock:
+            with self._room:
                 line.next -= 1
                 line.on_the_way -= 1
+                self._room.notify_all()
             raise
         return None, commitment
+
+    def _note(self, line: _Line, sequence: int, pending: Pending) -> PenstockError | None:
+        """What an answer means for those behind it; returns the error for its own messages."""
+        error = pending.error
+        with self._room:
+            line.on_the_way -= 1
+            self._room.notify_all()
+            if error is None:
+                if line.failed_at is not None and sequence >= line.failed_at:
+                    line.failed_at = sequence + 1  # it was taken though one before it was not
+                return None
+            first = line.error is None
+            if not pending.is_refused or isinstance(error, OutcomeUnknown) or (first and isinstance(error, SequenceGap)):
+                line.is_lost = True
+                if pending.was_sent and not pending.is_refused and isinstance(error, Unavailable):
+                    error = OutcomeUnknown("the message", str(error))
+            elif isinstance(error, SequenceGap):
+                error = line.error  # refused only because one before it was
+            elif line.failed_at is None or sequence < line.failed_at:
+                line.failed_at = sequence
+            if first:
+                line.error = error
+            return error
 
     def note_published(self, count: int) -> None:
         """See `Outlet`: the server counts."""

@@ -27,9 +27,8 @@ class RemoteStage:
     def __init__(self, connection: Connection, producer: str, to_publish: Target) -> None:
         self._connection = connection
         self._to_publish = to_publish
-        answer = self._call(Call.STAGE, {"producer": producer}, [])
-        self._handle = int(answer["handle"])
-        self.identity = str(answer["stage"])
+        self._generation = connection.generation
+        self.identity = str(self._call(Call.STAGE, {"producer": producer}, [])["stage"])
         self.messages = 0
         self._ended = False
         self._parts: list[tuple[str, int]] = []
@@ -37,7 +36,8 @@ class RemoteStage:
 
     def _call(self, call: int, fields: dict[str, Any], payload: list[bytearray]) -> dict[str, Any]:
         try:
-            return self._connection.call(call, fields, payload, resend=False, lost=ConnectionLost("lost")).fields
+            lost = ConnectionLost("the connection was lost")
+            return self._connection.call(call, fields, payload, resend=False, lost=lost, generation=self._generation).fields
         except ConnectionLost:
             raise Unavailable("the connection was lost, and the stage with it; begin another one") from None
 
@@ -71,7 +71,7 @@ class RemoteStage:
         if self._batches:
             parts, batches = self._parts, self._batches
             self._parts, self._batches = [], []
-            self._call(Call.STAGE_ADD, {"handle": self._handle, "parts": parts}, batches)
+            self._call(Call.STAGE_ADD, {"stage": self.identity, "parts": parts}, batches)
 
     def _check(self) -> None:
         if self._ended:
@@ -82,14 +82,14 @@ class RemoteStage:
         self._check()
         self._send()
         self._ended = True
-        return str(self._call(Call.STAGE_FINISH, {"handle": self._handle}, [])["stage"])
+        return str(self._call(Call.STAGE_FINISH, {"stage": self.identity}, [])["stage"])
 
     def abandon(self) -> None:
         """Drop it."""
         if not self._ended:
             self._ended = True
             with contextlib.suppress(PenstockError):
-                self._call(Call.STAGE_ABANDON, {"handle": self._handle}, [])
+                self._call(Call.STAGE_ABANDON, {"stage": self.identity}, [])
 
     def __enter__(self) -> Self:
         return self

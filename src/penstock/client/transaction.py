@@ -71,6 +71,10 @@ class RemoteTransaction:
             raise UsageError("the transaction has ended; begin another one")
         self._check_open()
 
+    def _generation(self) -> int | None:
+        """That of the deliveries that it acks: their tags mean nothing on another connection."""
+        return next((message.generation for chosen in self._acks.values() for message in chosen), None)
+
     def commit(self) -> list[Receipt]:
         """Make everything durable and visible at once; returns the receipts. See `Transaction.commit`."""
         request = self._end()
@@ -78,7 +82,9 @@ class RemoteTransaction:
             return self.receipts
         fields, payload = request
         try:
-            answer = self._connection.call(Call.TRANSACT, fields, payload, resend=False, lost=ConnectionLost("lost"))
+            answer = self._connection.call(
+                Call.TRANSACT, fields, payload, resend=False, lost=ConnectionLost("lost"), generation=self._generation()
+            )
         except (ConnectionLost, LeaseExpired) as error:
             raise self._failure(error) from None
         return self._committed(answer)

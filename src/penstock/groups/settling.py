@@ -251,7 +251,7 @@ class Settling:
             if committed:
                 if member.holds(delivery):
                     member.drop(delivery)
-                    book.counters.acked += 1
+                book.counters.acked += 1  # also if the consumer was closed meanwhile
                 book.release_suspect(cursor, delivery.offset)
                 member.starved = False
             elif member.closed and lot.epoch == cursor.epoch:

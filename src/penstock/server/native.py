@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.broker.completions import Completions
 from penstock.broker.session import Session
+from penstock.client.address import keep_alive
 from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
@@ -34,10 +36,19 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7420
 _log = logging.getLogger("penstock.server")
 HANDSHAKE_SECONDS = 10.0
-OUTSTANDING_MAX = 1_000
-"""Calls of one connection that may run at once; more of them wait in its socket."""
+DESCRIPTORS_KEPT = 500
+"""Descriptors of the process that connections leave to the store."""
+RELEASE_SECONDS = 5.0
+CALL_THREADS = 64
+"""Threads for calls that wait for the disk."""
 WRITE_BYTES_HIGH = 1024 * 1024
 """What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
+
+
+def _descriptors() -> int:
+    """How many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1_000_000 if soft == resource.RLIM_INFINITY else max(soft, DESCRIPTORS_KEPT + 10)
 
 
 class Connection(asyncio.Protocol):
@@ -55,13 +66,16 @@ class Connection(asyncio.Protocol):
     # -- what asyncio calls -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: the transports of other event loops (uvloop's) are none of asyncio's classes.
+        self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(connected)
+        if len(self._listener.connections) >= self._listener.connections_max:
+            self._end(0, 0, Unavailable("the server has as many connections as it may"))
+            return
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
         self._listener.connections.add(self)
 
@@ -79,7 +93,7 @@ class Connection(asyncio.Protocol):
         except BadBytes as error:
             self._end(0, 0, error)
             return
-        if self._session is not None and self._session.outstanding > OUTSTANDING_MAX:
+        if self._session is not None and self._session.is_full:
             self._hold()
 
     def pause_writing(self) -> None:
@@ -128,6 +142,7 @@ class Connection(asyncio.Protocol):
         self._deadline = None
         self._reader.bytes_max = FRAME_BYTES_MAX
         self._session = Session(self._listener.store, self._send, self._listener.completions, principal)
+        self._session.on_room = self._look_for_room
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
 
     def _end(self, call: int, correlation: int, error: PenstockError) -> None:
@@ -139,7 +154,9 @@ class Connection(asyncio.Protocol):
     def _send(self, parts: list[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
-        if self._is_held and self._session is not None and self._session.outstanding < OUTSTANDING_MAX // 2:
+
+    def _look_for_room(self) -> None:
+        if self._is_held and self._session is not None and self._session.has_room:
             self._is_held = False
             self._read_on()
 
@@ -184,6 +201,7 @@ class NativeListener:
         tls: ssl.SSLContext | None = None,
         auth: Authenticator | None = None,
         allow_insecure: bool = False,
+        connections_max: int | None = None,
     ) -> None:
         self.store = store
         self.auth = auth or Everyone()
@@ -192,6 +210,8 @@ class NativeListener:
         if not allow_insecure:
             self._address.check_safe("native", authenticated=self.auth.checks_tokens, encrypted=tls is not None)
         self.connections: set[Connection] = set()
+        self.connections_max = _descriptors() - DESCRIPTORS_KEPT if connections_max is None else connections_max
+        """More are refused, so that the store always has descriptors for its own files."""
         self.is_stopping = False
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
@@ -249,6 +269,9 @@ class NativeListener:
         for connection in list(self.connections):
             connection.close()
         await self._until(lambda: not self.connections and not self._releases, end)
+        for connection in list(self.connections):
+            connection.abort()  # it does not read what it was sent
+        await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
         if self._address.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.server.address import Address
-from penstock.server.native import NativeListener
+from penstock.server.native import CALL_THREADS, NativeListener
 
 if TYPE_CHECKING:
     from penstock.store.store import Store
@@ -30,10 +31,12 @@ class RunningServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
         try:
             self._loop.run_until_complete(self._listener.start())
         except BaseException as error:  # noqa: BLE001 - raised again to who started it
             self._failures.append(error)
+            self._loop.close()
             return
         finally:
             self._started.set()

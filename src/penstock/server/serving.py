@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from penstock.aio.store import AsyncStore
 from penstock.errors import BadSetting, PenstockError
 from penstock.server.address import Address
 from penstock.server.auth import Everyone, TokenAuth
-from penstock.server.native import NativeListener
+from penstock.server.native import CALL_THREADS, NativeListener
 from penstock.server.tls import TlsFiles
 from penstock.store.opening import open_store
 
@@ -80,6 +81,7 @@ class Server:
     async def run(self, started: Callable[[Server], None] = lambda _: None) -> None:
         """Serve until a signal comes. Calls *started* once clients can connect. Raises `PenstockError`: it could not begin."""
         self._check_addresses()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
         settings = self._settings
         store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from penstock.arguments import check_wait
@@ -37,13 +38,18 @@ class SentBatch:
     def finish(self, first_offset: int, error: PenstockError | None) -> None:
         """Tell all who wait; in the committing thread."""
         self.first_offset, self.error = first_offset, error
+        # Not run here: this is the committing thread, and a callback may want to commit something itself. Handed on before anybody
+        # is woken: whoever closes the producer then waits for them.
+        self._hand_on_callbacks()
         self.done = True
         event = self._event
         if event is not None:
             event.set()
+        self._hand_on_callbacks()  # those that were added meanwhile
+
+    def _hand_on_callbacks(self) -> None:
         callbacks, self.callbacks = self.callbacks, []
         if callbacks:
-            # Not here: this is the committing thread, and a callback may want to commit something itself.
             CALLBACKS.run(callbacks)
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -59,6 +65,8 @@ class SentBatch:
 
 def run_callback(callback: Callable[[Future], object], future: Future) -> None:
     """Call a user's callback; what it raises is logged and goes no further."""
+    while not future.done():
+        time.sleep(0)  # for a moment: it was handed on just before
     try:
         callback(future)
     except Exception:  # noqa: BLE001 - whatever it is, it is the user's

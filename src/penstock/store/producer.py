@@ -322,10 +322,12 @@ class Producer:
         if ticket.error is None:
             self._outlet.note_published(count)
         with self._lock:
-            self._on_the_way.pop(batch.sent, None)
             self._pending -= count
             self._room.notify_all()
         batch.sent.finish(-1 if first is None else first, ticket.error)
+        with self._lock:
+            # Last: who flushes waits for those that are here, and their callbacks must be under way then.
+            self._on_the_way.pop(batch.sent, None)
 
     # -- lingering --------------------------------------------------------------------------------------------------
 

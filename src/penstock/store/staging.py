@@ -282,6 +282,7 @@ class Staging:
     def remove_expired(self) -> int:
         """Remove what nobody committed for days."""
         try:
-            return self._stages.remove_expired()
+            with self._lock:  # not while a commit is about to take one of them
+                return self._stages.remove_expired()
         except OSError as error:
             raise StorageFailed(self._stages.directory, str(error)) from None

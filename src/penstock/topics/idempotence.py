@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 
+_TIDY_EVERY = 64
+_TIDY_BYTES = 1024 * 1024
+"""After so many batches what is stored is forgotten."""
+
+
 class Sent(NamedTuple):
     """The latest batch that a producer has sent to a partition."""
 
@@ -44,6 +49,7 @@ class SequenceGate:
         self._lock = threading.Lock()
         self._sent: dict[int, Sent] = {}
         self._on_the_way: dict[tuple[int, int, int], AppendTicket] = {}
+        self._sends = self._bytes = 0
 
     def append(self, batch: EncodedBatch) -> tuple[int, bool]:
         """
@@ -51,7 +57,8 @@ class SequenceGate:
 
         Raises:
             ProducerFenced: a newer producer of the same name has begun.
-            SequenceGap: a batch before it is missing, or it is too old to tell whether it was stored.
+            SequenceGap: a batch before it is missing.
+            OutcomeUnknown: it is too old to tell whether it was stored.
         """
         first, ticket, duplicate = self.submit(batch)
         if ticket is not None:
@@ -69,17 +76,28 @@ class SequenceGate:
             known = self._latest(producer.id)
             if known is not None and producer.incarnation < known.incarnation:
                 raise ProducerFenced(f"{producer.id:#018x}", producer.incarnation, known.incarnation)
-            expected = 0 if known is None or producer.incarnation > known.incarnation else known.sequence + 1
-            if known is not None and known.is_refused and producer[1:] == (known.incarnation, known.sequence):
-                return self._send(batch, producer)  # it was not stored, and here it is again
+            ticket = self._on_the_way.get((producer.id, producer.incarnation, producer.sequence))
+            if ticket is not None and not ticket.done:
+                return None, ticket, True
+            least = most = 0 if known is None or producer.incarnation > known.incarnation else known.sequence + 1
+            if known is not None and producer.incarnation == known.incarnation and known.is_refused:
+                # The last one was not stored, nor maybe some before it: the producer sends them again, or goes on behind them.
+                least = self._stored(producer) + 1
             if known is None and producer.sequence > 0:
                 # Nothing is known of it any more, so nothing can be missing.
-                expected = producer.sequence
-            if producer.sequence > expected:
-                raise SequenceGap(f"{producer.id:#018x}", producer.sequence, expected)
-            if producer.sequence < expected:
-                return self._duplicate(producer, expected)
+                least = most = producer.sequence
+            if producer.sequence > most:
+                raise SequenceGap(f"{producer.id:#018x}", producer.sequence, most)
+            if producer.sequence < least:
+                return self._duplicate(producer)
             return self._send(batch, producer)
+
+    def _stored(self, producer: Producer) -> int:
+        """The last sequence of this incarnation that the log has; -1 if it has none."""
+        for record in reversed(self._log.state.recent.get(producer.id, ())):
+            if record.incarnation == producer.incarnation:
+                return record.sequence
+        return -1
 
     def _latest(self, identity: int) -> Sent | None:
         sent = self._sent.get(identity)
@@ -94,14 +112,11 @@ class SequenceGate:
         recent = self._log.state.recent.get(identity)
         return Sent(recent[-1].incarnation, recent[-1].sequence, None) if recent else None
 
-    def _duplicate(self, producer: Producer, expected: int) -> tuple[int | None, AppendTicket | None, bool]:
-        ticket = self._on_the_way.get((producer.id, producer.incarnation, producer.sequence))
-        if ticket is not None and not ticket.done:
-            return None, ticket, True
+    def _duplicate(self, producer: Producer) -> tuple[int, None, bool]:
         for record in reversed(self._log.state.recent.get(producer.id, ())):
             if record.incarnation == producer.incarnation and record.sequence == producer.sequence:
                 return record.first_offset, None, True
-        raise SequenceGap(f"{producer.id:#018x}", producer.sequence, expected)
+        raise OutcomeUnknown("the batch", f"producer {producer.id:#018x} sent {producer.sequence} too long ago to tell")
 
     def _send(self, batch: EncodedBatch, producer: Producer) -> tuple[int | None, AppendTicket | None, bool]:
         if not self._log.always:
@@ -112,7 +127,18 @@ class SequenceGate:
         self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, ticket)
         key = (producer.id, producer.incarnation, producer.sequence)
         self._on_the_way[key] = ticket
-        if len(self._on_the_way) > 1024:
-            for old in [old for old, one in self._on_the_way.items() if one.done]:
-                del self._on_the_way[old]
+        self._sends += 1
+        self._bytes += len(batch.data)
+        if self._sends >= _TIDY_EVERY or self._bytes >= _TIDY_BYTES:
+            self._tidy()
         return None, ticket, False
+
+    def _tidy(self) -> None:
+        """Forget what is stored: the log remembers it, and a ticket holds its whole batch."""
+        self._sends = self._bytes = 0
+        self._on_the_way = {key: ticket for key, ticket in self._on_the_way.items() if not ticket.done}
+        self._sent = {
+            identity: sent
+            for identity, sent in self._sent.items()
+            if sent.ticket is not None and not (sent.ticket.done and sent.ticket.error is None)
+        }

@@ -21,13 +21,14 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadBytes, ProducerFenced, TransactionFenced, UnsupportedFormat
+from penstock.errors import BadBytes, ProducerFenced, TransactionFenced, UnsupportedFormat, UsageError
 from penstock.volume.tickets import Other
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.clock import Clock
+    from penstock.format.batch_header import Producer
     from penstock.log.partition_log import PartitionLog
     from penstock.volume.volume import Volume
 
@@ -150,6 +151,13 @@ class Producers:
         known = self._incarnations.get(identity)
         if known is not None and known[0] > incarnation:
             raise ProducerFenced(f"{identity:#018x}", incarnation, known[0])
+
+    def check_opened(self, producer: Producer) -> None:
+        """Raise `UsageError` if a client says to be a named producer (their ids are odd) that was never opened."""
+        if producer.id & 1:
+            known = self._incarnations.get(producer.id)
+            if known is not None and producer.incarnation > known[0]:
+                raise UsageError(f"producer {producer.id:#018x} was never opened as number {producer.incarnation}")
 
     # -- transactions -----------------------------------------------------------------------------------------------
 

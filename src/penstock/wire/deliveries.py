@@ -2,9 +2,10 @@
 Deliveries on the wire.
 
 ```
-fields  lots: one entry a batch of the payload
-          [partition, first index, tags, attempts, offsets]
-        tags       the number of the first delivery; the others count on
+fields  lots: one entry a run of messages
+          [batch, partition, first index, tags, attempts, offsets]
+        batch      which batch of the payload, from 0; several lots may be of one
+        tags       [first, count]: the number of the first delivery, the others count on
         attempts   a number if all are the same, else a list
         offsets    the offset of the first message if they follow each other, else a list
 payload the batches, one behind the other; a delivery is message `first index + n` of its batch
@@ -45,6 +46,7 @@ def encode_deliveries(deliveries: Sequence[Delivery], first_tag: int) -> tuple[l
     """The lots and the payload of *deliveries*, whose tags count from *first_tag*."""
     lots: list[Any] = []
     payload: list[Buffer] = []
+    whole: dict[int, int] = {}  # which batch of the payload a batch is, by its identity
     at = 0
     while at < len(deliveries):
         first = deliveries[at]
@@ -57,12 +59,20 @@ def encode_deliveries(deliveries: Sequence[Delivery], first_tag: int) -> tuple[l
         attempts = {one.attempt for one in run}
         offsets = [one.offset for one in run]
         dense = offsets[-1] - offsets[0] == len(run) - 1
-        data, first_index = _bytes_of(batch, index, len(run))
-        payload.append(data)
+        number = whole.get(id(batch))
+        if number is None:
+            number = len(payload)
+            if len(batch.buffer) <= WHOLE_BYTES_MAX or len(run) * 2 >= len(batch):
+                whole[id(batch)] = number
+                payload.append(batch.buffer)
+            else:
+                payload.append(_cut(batch, index, len(run)))
+                index = 0
         lots.append(
             [
+                number,
                 first.partition,
-                first_index,
+                index,
                 [first_tag + at, len(run)],
                 first.attempt if len(attempts) == 1 else [one.attempt for one in run],
                 offsets[0] if dense else offsets,
@@ -72,36 +82,47 @@ def encode_deliveries(deliveries: Sequence[Delivery], first_tag: int) -> tuple[l
     return lots, payload
 
 
-def _bytes_of(batch: Batch, index: int, count: int) -> tuple[Buffer, int]:
-    if len(batch.buffer) <= WHOLE_BYTES_MAX or count * 2 >= len(batch):
-        return batch.buffer, index
+def _cut(batch: Batch, index: int, count: int) -> Buffer:
     piece = batch.slice(index, index + count).encode()
     header = batch.header
     piece.stamp(
         batch.offset(index), batch.append_time_us(index), header.max_time_us, header.segment_uid, header.durable_end, header.log_epoch
     )  # fmt: skip
-    return piece.data, 0
+    return piece.data
 
 
 def decode_deliveries(lots: Any, payload: memoryview) -> list[Delivered]:
     """The deliveries of a frame. Raises `BadBytes`; the messages themselves are checked when they are looked at."""
+    batches = split_batches(payload)
     found: list[Delivered] = []
-    position = 0
-    try:
-        for partition, first_index, (tag, count), attempts, offsets in lots:
-            batch = Batch(payload, position)
-            if not 0 <= first_index <= first_index + count <= len(batch):
-                raise BadBytes("deliveries", f"name messages [{first_index}, {first_index + count}) of a batch of {len(batch)}")
-            position += batch.header.total_bytes
-            for number in range(count):
-                attempt = attempts if type(attempts) is int else attempts[number]
-                offset = offsets + number if type(offsets) is int else offsets[number]
-                found.append(Delivered(tag + number, partition, offset, attempt, batch, first_index + number))
-    except (TypeError, ValueError, IndexError) as error:
-        raise BadBytes("deliveries", f"do not decode: {error}") from None
-    if position != len(payload):
-        raise BadBytes("deliveries", "have more bytes than batches")
+    if not isinstance(lots, list):
+        raise BadBytes("deliveries", "are no list")
+    for lot in lots:
+        found += _decode_lot(lot, batches)
     return found
+
+
+def _decode_lot(lot: Any, batches: list[Batch]) -> list[Delivered]:
+    if not isinstance(lot, list) or len(lot) != 6 or not isinstance(lot[3], list) or len(lot[3]) != 2:
+        raise BadBytes("deliveries", "have a lot that is none")
+    which, partition, first_index, (tag, count), attempts, offsets = lot
+    if any(type(one) is not int or one < 0 for one in (which, partition, first_index, tag, count)) or which >= len(batches):
+        raise BadBytes("deliveries", "have a lot with impossible numbers")
+    batch = batches[which]
+    if first_index + count > len(batch):
+        raise BadBytes("deliveries", f"name messages [{first_index}, {first_index + count}) of a batch of {len(batch)}")
+    if type(attempts) is int:
+        attempts = [attempts] * count
+    if type(offsets) is int:
+        offsets = range(offsets, offsets + count)
+    for numbers in (attempts, offsets):
+        if (
+            not isinstance(numbers, (list, range))
+            or len(numbers) != count
+            or any(type(one) is not int or one < 0 for one in numbers)
+        ):
+            raise BadBytes("deliveries", "have attempts or offsets that do not fit")
+    return [Delivered(tag + at, partition, offsets[at], attempts[at], batch, first_index + at) for at in range(count)]
 
 
 def split_batches(payload: memoryview) -> list[Batch]:

@@ -13,7 +13,7 @@ from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, TopicInfo
 from penstock.values import SyncMode
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def encode_place(name: str, where: object) -> Any:
@@ -32,7 +32,7 @@ def decode_place(name: str, where: Any) -> Any:
         if isinstance(time_us, bool) or not isinstance(time_us, int):
             raise BadArgument(name, shown(where), "time_us must be a whole number of microseconds")
         try:
-            return _EPOCH + dt.timedelta(microseconds=time_us)
+            return EPOCH + dt.timedelta(microseconds=time_us)
         except OverflowError:
             raise BadArgument(name, shown(where), "time_us is out of range") from None
     return where
@@ -64,7 +64,7 @@ def decode_topic(document: dict[str, Any]) -> TopicInfo:
         return TopicInfo(
             str(document["name"]), bytes.fromhex(document["topic_id"]), int(document["partitions"]), TopicSettings(**values)
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadBytes("answer", f"describes no topic: {error}") from None
 
 
@@ -81,7 +81,7 @@ def decode_group(document: dict[str, Any]) -> GroupInfo:
             str(document["name"]),
             GroupSettings(**_known(GroupSettings, document["settings"])),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadBytes("answer", f"describes no group: {error}") from None
 
 

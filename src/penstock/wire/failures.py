@@ -32,6 +32,8 @@ def decode_error(fields: dict[str, Any]) -> PenstockError:
     if kind is None or not isinstance(arguments, list):
         return Unavailable(text)
     try:
-        return kind(*arguments)
-    except TypeError:
+        error = kind(*arguments)
+        str(error)
+    except Exception:  # noqa: BLE001 - the other side may send anything, and an error that cannot be printed helps nobody
         return Unavailable(text)
+    return error

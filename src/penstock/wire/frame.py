@@ -55,8 +55,8 @@ class Frame(NamedTuple):
 def encode_frame(
     kind: int, call: int, correlation: int, fields: dict[str, Any], payload: Iterable[Buffer] = ()
 ) -> list[Buffer]:
-    """A frame as buffers that follow each other; the payload is not copied."""
-    text = json.dumps(fields, separators=(",", ":")).encode() if fields else b"{}"
+    """A frame as buffers that follow each other; the payload is not copied. Raises `TypeError` or `ValueError`: no JSON has that."""
+    text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode() if fields else b"{}"
     parts = list(payload)
     length = HEAD_BYTES - _LENGTH_BYTES + len(text) + sum(map(len, parts))
     return [_HEAD.pack(length, kind, call, 0, correlation, len(text)) + text, *parts]
@@ -91,6 +91,10 @@ class FrameReader:
             yield decode_frame(whole)
 
 
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
 def decode_frame(data: Buffer) -> Frame:
     """Read a whole frame. Raises `BadBytes`."""
     if len(data) < HEAD_BYTES:
@@ -105,7 +109,8 @@ def decode_frame(data: Buffer) -> Frame:
         raise BadBytes("frame", f"has fields of the impossible length {fields_bytes}")
     view = memoryview(data)
     try:
-        fields = json.loads(bytes(view[HEAD_BYTES:end]))
+        # Decoded here: json would guess the encoding, and let half characters and NaN pass.
+        fields = json.loads(bytes(view[HEAD_BYTES:end]).decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadBytes("frame", f"its fields are no JSON: {error}") from None
     if not isinstance(fields, dict):

@@ -192,7 +192,7 @@ class Endpoint:
         limit = 0 if operation.body is None else settings.publish_bytes_max if operation.publishes else settings.body_bytes_max
         async with body.read(limit, settings.body_timeout_s) as data:
             content = await self._content(operation, media_type, data)
-            call = Call(self._context, principal, path, query, headers, content, media_type, body, dict(scope))
+            call = Call(self._context, principal, path, query, headers, content, media_type, body)
             response = await operation.handler(call)
         await response(scope, receive, send)
 

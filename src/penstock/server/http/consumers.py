@@ -17,12 +17,13 @@ import binascii
 import contextlib
 import hmac
 import itertools
+import logging
 import secrets
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import Closed, Unavailable
+from penstock.errors import Closed, LeaseExpired, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.aio import AsyncConsumer, AsyncDelivery, AsyncStore
     from penstock.clock import Clock
     from penstock.server.http.settings import HttpSettings
+
+_log = logging.getLogger("penstock")
 
 SWEEP_S = 1.0
 KEPT_AFTER_LEASE_S = 60.0
@@ -98,6 +101,10 @@ class Consumers:
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
+    def has(self, place: Place) -> bool:
+        """Whether the client's consumer is open, or being opened."""
+        return place in self._clients
+
     async def get(self, place: Place) -> ClientConsumer:
         """The client's consumer, opened now if it is not. Raises what `AsyncStore.subscribe` raises, and `Unavailable`."""
         task = self._clients.get(place)
@@ -153,18 +160,27 @@ class Consumers:
 
     # -- receipts ---------------------------------------------------------------------------------------------------
 
-    def hand(self, client: ClientConsumer, deliveries: Sequence[AsyncDelivery], lease_s: float | None) -> list[str]:
-        """A receipt for each of them. With *lease_s* they are kept so long, instead of the group's lease."""
+    def hand(
+        self, client: ClientConsumer, deliveries: Sequence[AsyncDelivery], lease_s: float | None
+    ) -> list[tuple[AsyncDelivery, str]]:
+        """
+        Each of them with its receipt, but for those whose lease has ended already.
+
+        With *lease_s* they are kept so long, instead of the group's lease.
+        """
         until = self._until(client, lease_s)
-        receipts = []
+        handed = []
         for delivery in deliveries:
             if lease_s is not None:
-                delivery._delivery.extend(lease_s)  # noqa: SLF001 - awaiting it would let others in between
+                try:
+                    delivery._delivery.extend(lease_s)  # noqa: SLF001 - awaiting it would let others in between
+                except LeaseExpired:
+                    continue
             number, secret = next(self._numbers), secrets.token_bytes(16)
             self._receipts[number] = _Held(secret, client, delivery, until)
             client.held.add(number)
-            receipts.append(base64.urlsafe_b64encode(_RECEIPT.pack(number, secret)).decode())
-        return receipts
+            handed.append((delivery, base64.urlsafe_b64encode(_RECEIPT.pack(number, secret)).decode()))
+        return handed
 
     def find(self, place: Place, receipt: str) -> tuple[int, AsyncDelivery] | None:
         """The delivery of a receipt, and its number; None if it is not one of this topic, group and principal."""
@@ -206,7 +222,10 @@ class Consumers:
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(min(SWEEP_S, self._settings.consumer_idle_s))
-            await self.sweep()
+            try:
+                await self.sweep()
+            except PenstockError as error:
+                _log.warning("consumers of HTTP clients could not be closed, trying again: %s", error)
 
     async def sweep(self) -> None:
         """Forget receipts whose leases have ended long ago, and close consumers that hold nothing and do not ask."""
@@ -239,5 +258,6 @@ class Consumers:
                 await self._sweeper
         await asyncio.gather(*self._clients.values(), return_exceptions=True)
         for client in [*self._ready(), *self._streams]:
-            with contextlib.suppress(Closed):
+            # A disk that has failed does not keep the server from stopping.
+            with contextlib.suppress(PenstockError):
                 await self.close(client)

@@ -77,9 +77,10 @@ def check_may_make_group(call: Call) -> None:
 async def receive(call: Call) -> Response:
     """Long poll."""
     context, asked = call.context, call.body or {}
-    check_may_make_group(call)
     wait_s = min(asked.get("wait", 0), context.settings.wait_max_s)
     place = _place(call, asked.get("consumer", ""))
+    if not context.consumers.has(place):
+        check_may_make_group(call)
     with contextlib.ExitStack() as stack:
         if wait_s > 0:
             stack.enter_context(context.may_wait())
@@ -97,11 +98,8 @@ async def receive(call: Call) -> Response:
                 if last:
                     raise
     deliveries, size = _fitting(found or [], context.settings.response_bytes_max)
-    receipts = context.consumers.hand(client, deliveries, asked.get("lease"))
-    fields = [
-        _fields(delivery, receipt, as_base64=asked.get("base64", False))
-        for delivery, receipt in zip(deliveries, receipts, strict=True)
-    ]
+    handed = context.consumers.hand(client, deliveries, asked.get("lease"))
+    fields = [_fields(delivery, receipt, as_base64=asked.get("base64", False)) for delivery, receipt in handed]
     return await show.large_json_answer({"messages": fields}, size)
 
 
@@ -287,8 +285,7 @@ class EventStream(Response):
 
     async def _send(self, deliveries: list[AsyncDelivery], send: Send) -> None:
         call = self._call
-        receipts = call.context.consumers.hand(self._client, deliveries, call.query["lease"])
-        for delivery, receipt in zip(deliveries, receipts, strict=True):
+        for delivery, receipt in call.context.consumers.hand(self._client, deliveries, call.query["lease"]):
             fields = _fields(delivery, receipt, as_base64=call.query["base64"])
             event = _event("message", fields, f"{delivery.partition}-{delivery.offset}")
             await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -131,7 +131,7 @@ class HttpListener:
         context.draining = True
         context.stopping.set()
         server.config.timeout_graceful_shutdown = max(0, seconds)  # type: ignore[assignment]  # it takes fractions too
-        server.should_exit = True
+        server.ask_to_stop()
         await serving
         server.abort()
         await context.consumers.stop()
@@ -152,15 +152,16 @@ class _Server(uvicorn.Server):
     """uvicorn, as one of several listeners: signals and logging are the program's business, the socket is given."""
 
     def __init__(self, app: Any, settings: HttpSettings, tls: ssl.SSLContext | None, listening: socket.socket) -> None:
-        protocol = type(
-            "Connection",
-            (Connection,),
-            {"header_timeout_s": settings.header_timeout_s, "connections_max": settings.connections_max},
-        )
+
+        class OurConnection(Connection):
+            header_timeout_s = settings.header_timeout_s
+            connections_max = settings.connections_max
+
+        self._protocol = OurConnection
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol,
+                http=self._protocol,
                 ws="none",
                 loop="none",
                 interface="asgi3",
@@ -174,6 +175,7 @@ class _Server(uvicorn.Server):
             )
         )
         self.began = asyncio.Event()
+        self._ended = asyncio.Event()
         self._tls = tls
         self._handshake_s = settings.header_timeout_s
         self._listening = listening
@@ -182,6 +184,19 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals belong to the program."""
         yield
+
+    async def main_loop(self) -> None:
+        """Renew the Date header each second until it is to stop; uvicorn's own looks ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._ended.wait()
+
+    def ask_to_stop(self) -> None:
+        """Let `serve` end in order."""
+        self._protocol.stopping = True
+        self.should_exit = True
+        self._ended.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
         """Listen on the socket that was given; unlike uvicorn's own, with a limit for the TLS handshake."""
@@ -201,6 +216,15 @@ class _Server(uvicorn.Server):
         self.servers = [server]  # type: ignore[list-item]
         self.started = True
         self.began.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, then let what is there end."""
+        # A connection that asyncio has accepted and not set up yet would hang when its server is closed (python/cpython#109564).
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().remove_reader(self._listening.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
 
     def abort(self) -> None:
         """Cut the connections that did not end in time."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from penstock.server.http import schemas
-from penstock.server.http.body import ClientGone
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -44,7 +43,6 @@ class Call:
     """What the JSON said, the bytes of a raw body, or None."""
     media_type: str
     stream: Body
-    scope: dict[str, Any]
 
     @property
     def topic(self) -> str:
@@ -130,6 +128,3 @@ def operation(method: str, path: str, summary: str, *, tag: str, **description: 
         return handler
 
     return add
-
-
-__all__ = ["OPERATIONS", "PATH_PARAMETERS", "Call", "ClientGone", "Handler", "Operation", "Parameter", "operation"]

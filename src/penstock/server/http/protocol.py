@@ -22,15 +22,17 @@ class Connection(H11Protocol):
 
     header_timeout_s: float
     connections_max: int
+    stopping = False
+    """Set on the class of one listener: the system may have accepted a connection that the server hears of after it began to stop."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, object]) -> None:
         super().__init__(config, server_state, app_state, _loop=asyncio.get_running_loop())
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, unless there are too many."""
+        """Begin, unless there are too many, or the server stops."""
         super().connection_made(transport)
-        if len(self.connections) > self.connections_max:
+        if self.stopping or len(self.connections) > self.connections_max:
             transport.abort()
             return
         self._expect_headers()

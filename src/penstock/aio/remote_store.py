@@ -1,0 +1,293 @@
+"""
+`penstock.aio.open("penstock://host:port")`: a store on a server, for asyncio.
+
+Messages are checked and encoded as in `penstock.client.store`, and calls are made as `remote_calls.py` says. What is plain in `AsyncStore`
+is plain here too, so that the same program runs on both: `topics`, `topic`, `groups`, `stats` and `in_flight` of a consumer ask the
+server, and the loop stands still until the answer is there.
+"""
+
+# ruff: noqa: SLF001 - the twin of RemoteStore, which it shares its state with
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.aio import remote_reading
+from penstock.aio.remote_calls import AskedOpening, RemoteCalls
+from penstock.aio.remote_consumer import PAUSE_SECONDS, AsyncRemoteConsumer
+from penstock.aio.remote_transaction import AsyncRemoteTransaction
+from penstock.aio.store import AsyncStore
+from penstock.arguments import check_whole_number
+from penstock.client.connection import ConnectionLost
+from penstock.client.consumer import RemoteConsumer
+from penstock.client.dead_letter_box import chosen_offsets, wanted_offsets
+from penstock.client.store import check_topic_name, for_server, stage_ids, stricter
+from penstock.errors import OutcomeUnknown, SequenceGap, TopicNotFound, Unavailable
+from penstock.groups.dead_letters import SUFFIX
+from penstock.store.staging import Committed
+from penstock.store.store import Retained
+from penstock.topics import publication
+from penstock.topics.encoder import Columns
+from penstock.topics.receipt import Receipt, Receipts
+from penstock.values import SyncMode
+from penstock.wire import documents
+from penstock.wire.calls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from penstock.aio.consumer import AsyncConsumer
+    from penstock.aio.opening import Opening
+    from penstock.client.connection import Pending
+    from penstock.client.store import RemoteStore
+    from penstock.format.batch import EncodedBatch
+    from penstock.store.store import Store, TopicInfo
+    from penstock.topics.encoder import MessageEncoder
+    from penstock.topics.message import Message
+
+
+class AsyncRemoteStore(AsyncStore):
+    """A store on a server, for the tasks of one event loop. See `AsyncStore` and `penstock.Store`."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        super().__init__(cast("Store", store))  # it has the same face
+        self._remote = store
+        self._calls = RemoteCalls(store._connection)
+        self._finding: dict[str, asyncio.Lock] = {}
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, **settings: Any) -> TopicInfo:
+        answer = await self._calls.ask(Call.CREATE_TOPIC, self._remote._topic_to_create(name, settings))
+        return self._remote._know(documents.decode_topic(answer.fields))
+
+    async def _to_publish(self, name: str, check: Callable[[MessageEncoder], object]) -> MessageEncoder:
+        """The topic that *name* publishes to; made after *check* has seen one like it, where that is allowed."""
+        remote = self._remote
+        remote._check_open()
+        known = remote._known(name)
+        if known is not None:
+            return known
+        # A thousand tasks that begin with the same topic ask for it once.
+        lock = self._finding.setdefault(name, asyncio.Lock())
+        try:
+            async with lock:
+                if name not in remote._topics:
+                    await self._find(name, check)
+                return remote._topics[name]
+        finally:
+            self._finding.pop(name, None)
+
+    async def _find(self, name: str, check: Callable[[MessageEncoder], object]) -> None:
+        try:
+            answer = await self._calls.ask(Call.TOPIC, {"topic": name})
+        except TopicNotFound:
+            if not self._remote._may_create:
+                raise
+            check(self._remote._draft(name))
+            answer = await self._calls.ask(Call.TOPIC_TO_PUBLISH, {"topic": name})
+        self._remote._know(documents.decode_topic(answer.fields))
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, value: bytes | None, **options: Any) -> Receipt:
+        return await self._publish(topic, value, **options)
+
+    async def _publish(
+        self, topic: str, value: bytes | None, *, key: Any = None, headers: Any = None, partition: int | None = None,
+        timestamp: Any = None, dedup_key: str | bytes | None = None, sync: str | SyncMode | None = None,
+    ) -> Receipt:  # fmt: skip
+        target = await self._to_publish(
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
+        )
+        mode = None if sync is None else SyncMode.of(sync)
+        if publication.dedup_key_bytes(dedup_key) is not None:
+            one = Columns(
+                target, [value], None if key is None else [key], None if headers is None else [headers],
+                None if timestamp is None else [timestamp], [dedup_key],
+            )  # fmt: skip
+            return (await self._publish_once(target, one, partition, mode))[0]
+        batch, key_data = target.encode(value, key, headers, timestamp)
+        number = target.partition_for(key_data, partition)
+        return Receipt(topic, number, await self._send(target, number, batch, mode))
+
+    async def publish_many(self, topic: str, values: Sequence[bytes | None], **options: Any) -> Receipts | list[Receipt]:
+        return await self._publish_many(topic, values, **options)
+
+    async def _publish_many(
+        self, topic: str, values: Sequence[bytes | None], *, keys: Any = None, headers: Any = None, partition: int | None = None,
+        timestamps: Any = None, dedup_keys: Any = None, sync: str | SyncMode | None = None,
+    ) -> Receipts | list[Receipt]:  # fmt: skip
+        target = await self._to_publish(
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync)
+        )
+        mode = None if sync is None else SyncMode.of(sync)
+        messages = Columns(target, values, keys, headers, timestamps, dedup_keys)
+        if messages.dedup_keys is not None:
+            return await self._publish_once(target, messages, partition, mode)
+        if not messages.values:
+            return Receipts(topic, [])
+        parts = messages.split(partition)
+        ranges = [(number, await self._send(target, number, batch, mode), batch.count) for number, _, batch in parts]
+        return Receipts.of_parts(topic, ranges, [indices for _, indices, _ in parts])
+
+    async def _send(self, target: MessageEncoder, number: int, batch: EncodedBatch, mode: SyncMode | None) -> int:
+        """Store a batch so that a lost answer never makes a copy, see `client/publishing.py`; returns its first offset."""
+        strict = stricter(target, mode)
+        if strict is not None:
+            # The strict way of a weaker topic does not look at sequences, so it is not repeated.
+            fields = {"topic": target.name, "partition": number, "sync": strict}
+            answer = await self._calls.ask(Call.PUBLISH, fields, [for_server(batch, None).data], resend=False)
+            return int(answer.fields["offset"])
+        try:
+            return await self._send_in_lane(target.name, number, batch)
+        except SequenceGap:
+            # The server knows less of this lane than it did; nothing was stored, and the lane is gone.
+            return await self._send_in_lane(target.name, number, batch)
+
+    async def _send_in_lane(self, topic: str, number: int, batch: EncodedBatch) -> int:
+        lanes = self._remote._lanes
+        lane = lanes.borrow()
+        is_refused = True
+
+        def answered(pending: Pending) -> None:
+            nonlocal is_refused
+            is_refused = pending.is_refused
+            lanes.give_back(lane, topic, number, pending.error, refused=is_refused)
+
+        fields = {"topic": topic, "partition": number}
+        data = for_server(batch, lane.identity(topic, number)).data
+        try:
+            answer = await self._calls.ask(Call.PUBLISH, fields, [data], always=answered)
+        except Unavailable as error:
+            if is_refused:
+                raise
+            raise OutcomeUnknown("the message", str(error)) from None
+        return int(answer.fields["offset"])
+
+    async def _publish_once(
+        self, target: MessageEncoder, messages: Columns, partition: int | None, mode: SyncMode | None
+    ) -> list[Receipt]:
+        request = self._remote._once(target, messages, partition, mode)
+        if request is None:
+            return []
+        fields, payload, every_key = request
+        answer = await self._calls.ask(Call.PUBLISH_ONCE, fields, payload, resend=every_key)
+        return [Receipt(target.name, *one) for one in answer.fields["receipts"]]
+
+    def transaction(self) -> AsyncRemoteTransaction:
+        return AsyncRemoteTransaction(self._remote.transaction(), self._calls)
+
+    async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+        answer = (await self._calls.ask(Call.COMMIT, self._remote._to_commit(producer, number, stages))).fields
+        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+
+    async def abort(self, stages: Sequence[str]) -> int:
+        return int((await self._calls.ask(Call.ABORT, {"stages": stage_ids(stages)})).fields["count"])
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, group: str, **options: Any) -> Opening[AsyncConsumer]:
+        return AskedOpening(lambda: self._subscribe(topic, group, options))
+
+    async def _subscribe(self, topic: str, group: str, options: dict[str, Any]) -> AsyncConsumer:
+        remote, connection = self._remote, self._calls.connection
+        given = remote._subscription(topic, group, options)
+        while True:
+            generation = connection.generation
+
+            def unwanted(pending: Pending, generation: int = generation) -> None:
+                if pending.frame is not None:
+                    self._calls.tell(Call.UNSUBSCRIBE, {"consumer": pending.frame.fields["handle"]}, generation)
+
+            fields = {"topic": topic, "group": group, "options": given}
+            try:
+                answer = await self._calls.ask(
+                    Call.SUBSCRIBE, fields, resend=False, lost=ConnectionLost("lost"), generation=generation, unwanted=unwanted
+                )
+                consumer = RemoteConsumer(connection, topic, group, given, remote._consumers.discard, (answer, generation))
+            except ConnectionLost:
+                await asyncio.sleep(PAUSE_SECONDS)  # what the lost connection had subscribed is gone with it
+                continue
+            remote._consumers.add(consumer)
+            return AsyncRemoteConsumer(consumer, self._calls)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        self._remote._check_group(topic, group)
+        await self._calls.ask(Call.DELETE_GROUP, {"topic": topic, "group": group}, resend=False)
+
+    async def seek(self, topic: str, group: str, to: Any, *, partition: int | None = None) -> None:
+        fields = self._remote._to_seek(topic, group, to, partition)
+        if fields is not None:
+            await self._calls.ask(Call.SEEK, fields)
+
+    # -- dead letters -----------------------------------------------------------------------------------------------
+
+    async def list_dead_letters(self, topic: str, max_messages: int | None = None) -> list[Message]:
+        self._check_topic(topic)
+        if max_messages is not None:
+            check_whole_number("max_messages", max_messages, 0, 1 << 62)
+        fields = {"topic": topic, "max_messages": max_messages}
+        places = (await self._calls.ask(Call.DEAD_LETTERS, fields)).fields["places"]
+        found: list[Message] = []
+        for partition in sorted({partition for partition, _ in places}):
+            offsets = {offset for number, offset in places if number == partition}
+            rest = remote_reading.messages(
+                self._calls, topic + SUFFIX, partition, start=min(offsets), end=max(offsets) + 1, max_messages=None
+            )
+            found += [message async for message in rest if message.offset in offsets]
+        return found
+
+    async def replay_dead_letters(self, topic: str, **chosen: Any) -> int:
+        return await self._take_out(Call.REPLAY_DEAD_LETTERS, topic, **chosen)
+
+    async def discard_dead_letters(self, topic: str, **chosen: Any) -> int:
+        return await self._take_out(Call.DISCARD_DEAD_LETTERS, topic, **chosen)
+
+    async def _take_out(
+        self, call: int, topic: str, filter: Callable[[Message], bool] | None = None, offsets: Iterable[int] | None = None  # noqa: A002
+    ) -> int:  # fmt: skip
+        self._check_topic(topic)
+        wanted = wanted_offsets(filter, offsets)
+        if filter is not None:
+            wanted = chosen_offsets(await self.list_dead_letters(topic), filter, wanted)
+        # Not sent again if the answer is lost: what came later must not go with it.
+        fields = {"topic": topic, "offsets": wanted}
+        return int((await self._calls.ask(call, fields, resend=wanted is not None)).fields["count"])
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    async def read(self, topic: str, partition: int | None = None, **options: Any) -> AsyncIterator[Message]:
+        """See `Store.read`; the server is asked for a megabyte at a time."""
+        async for message in self._read(topic, partition, **options):
+            yield message
+
+    def _read(
+        self, topic: str, partition: int | None, *, start: Any = "earliest", end: Any = None, max_messages: int | None = None
+    ) -> AsyncIterator[Message]:  # fmt: skip
+        self._check_topic(topic)
+        return remote_reading.messages(self._calls, topic, partition, start=start, end=end, max_messages=max_messages)
+
+    def _check_topic(self, topic: str) -> None:
+        self._remote._check_open()
+        check_topic_name(topic)
+
+    async def retain(self, topic: str | None = None) -> Retained:
+        self._remote._check_open()
+        if topic is not None:
+            check_topic_name(topic)
+        fields = (await self._calls.ask(Call.RETAIN, {"topic": topic})).fields
+        return Retained(int(fields["segments"]), int(fields["bytes"]))
+
+    async def flush(self) -> None:
+        await self._calls.ask(Call.FLUSH, {})
+
+    async def close(self) -> None:
+        """See `Store.close`; in a thread, since producers commit what they hold."""
+        await super().close()
+        self._calls.close()
+
+    def close_now(self) -> None:
+        super().close_now()
+        self._calls.close()

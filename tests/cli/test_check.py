@@ -120,5 +120,5 @@ def test_a_folder_without_a_store_is_left_alone(run: Commands, tmp_path, command
     assert "STORE_NOT_FOUND" in run.fails(3, *command, tmp_path)
     assert "STORE_NOT_FOUND" in run.fails(3, *command, tmp_path / "nowhere")
     assert not list(tmp_path.iterdir())
-    assert "URL" in run.fails(2, *command, "penstock://127.0.0.1:7420")
+    assert "is a server" in run.fails(2, *command, "penstock://127.0.0.1:7420")
     assert "empty" in run.fails(2, *command, "")

@@ -300,13 +300,11 @@ def test_what_the_server_says_of_its_own_loss_stays_inside(proxy: Proxy, client:
     assert {kind.__module__ for kind in kinds} <= {"penstock.errors"}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=TimeoutError,
-    reason="consumers subscribe again without a timeout, under the lock",
-)
-def test_a_client_that_comes_back_into_a_black_hole_can_be_closed(proxy: Proxy, served: Served) -> None:
+def test_a_client_that_comes_back_into_a_black_hole_can_be_closed(
+    proxy: Proxy, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server takes the connection, greets, and says no more while consumers subscribe again."""
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
     client = served.client(proxy.address, give_up=1)
     client.create_topic("orders")
     client.subscribe("orders", "workers")

@@ -8,6 +8,7 @@ means and raises is said in `penstock.Store`; besides, any call raises `Unavaila
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -81,7 +82,7 @@ class RemoteStore:
         for key, value in given.items():
             if isinstance(value, SyncMode):
                 given[key] = value.value
-            elif not isinstance(value, (str, int, float, bool)):
+            elif not isinstance(value, (str, int, float, bool)) or (isinstance(value, float) and not math.isfinite(value)):
                 raise BadSetting(key, shown(value), "must be a number or a text")
         return {"topic": name, "settings": given}
 
@@ -374,6 +375,12 @@ class RemoteStore:
         """The same as `pyarrow.RecordBatch`es. Needs pyarrow."""
         return reading.arrow(self._chosen(topic, partition), start, end, columns)
 
+    def ends(self, topic: str) -> dict[int, int]:
+        """The offset after the last committed message of each partition, at one moment."""
+        self._check_open()
+        check_topic_name(topic)
+        return {number: log.committed_end for number, log in enumerate(remote_logs(self._connection, topic))}
+
     def _chosen(self, topic: str, partition: int | None) -> list[tuple[int, Any]]:
         self._check_open()
         check_topic_name(topic)
@@ -388,7 +395,7 @@ class RemoteStore:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def worker(
-        self, topic: str, group: str, *, concurrency: int = 1, batch: int | None = None, **options: Any
+        self, topic: str, *, group: str, concurrency: int = 1, batch: int | None = None, **options: Any
     ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
         """Let the decorated function handle the messages of *group*. See `Store.worker`."""
         self._check_open()

@@ -82,6 +82,7 @@ class EncodedBatch:
         if batch.header.kind != KIND_DATA or batch.header.total_bytes != len(data):
             raise BadBytes("batch", "these bytes are not exactly one data batch")
         batch.verify()
+        batch.check_tables()
         header = batch.header
         if header.offset_span != header.count or not _FROM_OUTSIDE.isdisjoint(batch.column_ids):
             raise BadBytes("batch", "only the owner of a log may leave out offsets or merge batches")
@@ -371,11 +372,8 @@ class Batch:
         It costs time for each message; bytes that this program encoded and whose CRC match need only `verify`.
         """
         self.verify()
+        self.check_tables()
         try:
-            for column in self._entries:
-                view = self._column(column)
-                if isinstance(view, (c.BinaryColumn, c.HeadersColumn)):
-                    view.check()
             deltas = self._column(c.OFFSETS)
             if deltas is not None:
                 _check_deltas(deltas.numbers.tolist(), self.header.offset_span)
@@ -386,6 +384,20 @@ class Batch:
                 self.key(index)
             if c.RUNS in self._entries:
                 self.runs()
+        except BadColumn as error:
+            raise BadBytes("batch", str(error)) from None
+
+    def check_tables(self) -> None:
+        """
+        Check that the tables of the columns fit together, so that every message can be found: the least for a batch of a client.
+
+        What it does not see is a compressed block that does not inflate. Raises `BadBytes`.
+        """
+        try:
+            for column in self._entries:
+                view = self._column(column)
+                if isinstance(view, (c.BinaryColumn, c.HeadersColumn)):
+                    view.check()
         except BadColumn as error:
             raise BadBytes("batch", str(error)) from None
 

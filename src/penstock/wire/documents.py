@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from penstock.arguments import check_moment_us, shown
-from penstock.errors import BadArgument, BadBytes
+from penstock.errors import BadArgument, BadBytes, UsageError
 from penstock.settings import GroupSettings, TopicSettings
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, TopicInfo
@@ -64,7 +64,7 @@ def decode_topic(document: dict[str, Any]) -> TopicInfo:
         return TopicInfo(
             str(document["name"]), bytes.fromhex(document["topic_id"]), int(document["partitions"]), TopicSettings(**values)
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"describes no topic: {error}") from None
 
 
@@ -81,7 +81,7 @@ def decode_group(document: dict[str, Any]) -> GroupInfo:
             str(document["name"]),
             GroupSettings(**_known(GroupSettings, document["settings"])),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"describes no group: {error}") from None
 
 
@@ -103,7 +103,7 @@ def decode_stats(document: dict[str, Any]) -> StoreStats:
             }
             topics[name] = TopicStats(**values)
         return StoreStats(**{**_known(StoreStats, document), "topics": topics})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"has no numbers of a store: {error}") from None
 
 

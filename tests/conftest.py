@@ -7,9 +7,11 @@ It is printed at the top of the run and again below failures; `PENSTOCK_TEST_SEE
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 SEED_VARIABLE = "PENSTOCK_TEST_SEED"
 
 # No deadlines and no check for slow data: time on a shared machine says nothing about the code.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has it ignored, and the programs under test would inherit that.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", parent=settings.get_profile("ci"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")

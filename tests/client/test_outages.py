@@ -125,6 +125,19 @@ def test_a_named_producers_batch_after_one_that_was_given_up_is_stored(proxy: Pr
 # -- consuming ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("direction", [UP, DOWN])
+def test_subscribing_goes_on_when_the_connection_is_lost_meanwhile(proxy: Proxy, client: Store, direction: str) -> None:
+    """Wherever it is cut: the call, or its answer."""
+    client.publish("orders", b"first")
+    for count in range(0, 80, 8):
+        cuts = proxy.cuts
+        proxy.cut_after(direction, count)
+        with client.subscribe("orders", "billing", lease=30) as consumer:
+            assert consumer.get(timeout=5) is not None
+        assert proxy.cuts == cuts + 1
+        proxy.spare()
+
+
 def test_get_goes_on_when_the_server_is_back(proxy: Proxy, client: Store, served: Served) -> None:
     """A consumer that waits sees nothing of the outage, and what it gets then it can finish."""
     client.create_topic("orders")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
@@ -291,12 +292,17 @@ class RemoteStore:
     def subscribe(self, topic: str, group: str, **options: Any) -> RemoteConsumer:
         """A new member of a group. See `Store.subscribe`."""
         given = self._subscription(topic, group, options)
-        try:
-            consumer = RemoteConsumer(self._connection, topic, group, given, self._consumers.discard)
-        except ConnectionLost:
-            raise Unavailable(f"the connection to {self.path} was lost; subscribe again") from None
-        self._consumers.add(consumer)
-        return consumer
+        end = time.monotonic() + self._connection.give_up_s
+        while True:
+            try:
+                consumer = RemoteConsumer(self._connection, topic, group, given, self._consumers.discard)
+            except ConnectionLost:
+                # What the lost connection had subscribed is gone with it: nothing is done twice.
+                if time.monotonic() > end:
+                    raise Unavailable(f"the connection to {self.path} is lost again and again; subscribe later") from None
+            else:
+                self._consumers.add(consumer)
+                return consumer
 
     def _subscription(self, topic: str, group: str, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a new member as they travel. Raises `UsageError`."""

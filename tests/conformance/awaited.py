@@ -178,7 +178,7 @@ def _limit(timeout: Any) -> float | None:
         return None
     if type(timeout) not in (int, float) or not timeout >= 0:
         pytest.skip("asyncio itself limits the time")
-    return max(timeout, 5.0)  # a task that has no time is cancelled before it begins
+    return max(float(timeout), 5.0)  # a task that has no time is cancelled before it begins
 
 
 async def _next(messages: AsyncIterator[Any]) -> Any:

@@ -48,7 +48,7 @@ from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, 
 from penstock.journal.small_file import read_small_file
 from penstock.log.log_state import LogState
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.segment import Segment, index_path, segment_name
+from penstock.log.segment import Segment, remove_segment, segment_name
 from penstock.values import SyncMode, batch_bytes_limit
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ class PartitionLog:
         self.end_word = -1
         """Which word of the positions file holds the committed end."""
         self.slot = -1
+        self.stale_firsts: list[int] = []
+        """First offsets of segments below the start whose files recovery found."""
         self.floors: dict[str, int] = {}
         """Offsets that retention must keep, by the name of who asked."""
         self._firsts: list[int] = []  # first offsets of all segments, rising
@@ -715,13 +717,18 @@ class PartitionLog:
                 self._sizes.pop(first, None)
                 # Not closed: a reader may be in it, and its file closes when the last one lets go of it.
                 self._loaded.pop(first, None)
-                path = os.path.join(self.directory, segment_name(first))
-                for name in (index_path(path), path):
-                    if self._files.exists(name):
-                        self._files.unlink(name)
+                remove_segment(self._files, self.directory, first)
             if doomed:
                 self._files.sync_directory(self.directory)
         return len(doomed), freed
+
+    def remove_stale(self) -> None:
+        """Remove the segments below the start that recovery found. Not before readers can know that start. Raises `OSError`."""
+        for first in self.stale_firsts:
+            remove_segment(self._files, self.directory, first)
+        if self.stale_firsts:
+            self._files.sync_directory(self.directory)
+            self.stale_firsts = []
 
     def replace_segment(self, segment: Segment) -> None:
         """Let a rewritten segment, already renamed into place, take over its range."""

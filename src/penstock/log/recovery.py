@@ -32,7 +32,15 @@ from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, KIND_DATA, KIND_
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader, add_header_crc
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LogIdentity, PartitionLog, check_header, read_index_cache
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, index_path, is_footer, parse_segment_name, segment_name
+from penstock.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    Segment,
+    is_footer,
+    parse_segment_name,
+    remove_segment,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from penstock.files import File, FileSystem
@@ -83,7 +91,7 @@ class LogRecovery:
     def run(self, log: PartitionLog, log_start: int) -> TailReport:
         """Bring *log* to what its files hold. Raises `Corrupt`; nothing that was durable is changed then."""
         log.log_start = log_start
-        firsts = self._list_segments(log_start)
+        firsts = self._list_segments(log, log_start)
         start = self._start_segment(firsts, log_start)
         if start is None:
             self.report.end = self.report.plain_end = self._row_end
@@ -119,8 +127,12 @@ class LogRecovery:
 
     # -- which segments ---------------------------------------------------------------------------------------------
 
-    def _list_segments(self, log_start: int) -> list[int]:
-        """The first offsets of the segments to keep; what was removed before a crash, and came back, is removed again."""
+    def _list_segments(self, log: PartitionLog, log_start: int) -> list[int]:
+        """
+        The first offsets of the segments to keep. What was removed before a crash, or was to be, is noted: it goes when readers know.
+
+        They learn where the log begins from the owner's positions, which those of the last owner may not have said any more.
+        """
         names = self._files.list_directory(self._directory)
         removed = False
         for name in names:
@@ -130,8 +142,7 @@ class LogRecovery:
                 removed = True
         firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
         while len(firsts) > 1 and firsts[1] <= log_start:
-            self._remove(firsts.pop(0))
-            removed = True
+            log.stale_firsts.append(firsts.pop(0))
         if removed:
             self._files.sync_directory(self._directory)
         return firsts
@@ -166,10 +177,7 @@ class LogRecovery:
         self._files.sync_directory(self._directory)
 
     def _remove(self, first: int) -> None:
-        path = os.path.join(self._directory, segment_name(first))
-        if self._files.exists(index_path(path)):
-            self._files.unlink(index_path(path))
-        self._files.unlink(path)
+        remove_segment(self._files, self._directory, first)
 
     # -- scanning ---------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,14 @@ def parse_segment_name(name: str) -> int | None:
     return int(digits) if name.endswith(LOG_SUFFIX) and len(digits) == 20 and digits.isdecimal() and digits.isascii() else None
 
 
+def remove_segment(files: FileSystem, directory: str, first_offset: int) -> None:
+    """Remove a segment that nobody has open for writing, and its index, as far as they are there. Raises `OSError`."""
+    path = os.path.join(directory, segment_name(first_offset))
+    for name in (index_path(path), path):
+        if files.exists(name):
+            files.unlink(name)
+
+
 class Segment:
     """
     A segment file and what is known of it.

@@ -300,6 +300,8 @@ class Volume:
         for log in self._logs.values():
             self._add_slot(log)
         self._positions.publish(files.boot_id())
+        for log in self._logs.values():
+            log.remove_stale()
         self._space.hold_reserve()
         self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
 

@@ -478,6 +478,7 @@ class Session:
         found = self._subscriptions.get(handle) if type(handle) is int else None
         if found is None:
             raise BadArgument("consumer", shown(handle), "this connection has no such consumer")
+        found.heard()
         return found
 
     def _of(self, frame: Frame) -> Subscription:

@@ -56,9 +56,11 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
+def serving(
+    *arguments: str, environment: dict[str, str] | None = None, before: tuple[str, ...] = ()
+) -> Iterator[Serving]:  # fmt: skip
     """A server that is gone when the block ends."""
-    server = Serving(*arguments, environment=environment)
+    server = Serving(*arguments, environment=environment, before=before)
     try:
         yield server
     finally:

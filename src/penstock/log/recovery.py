@@ -13,8 +13,9 @@ was written without a sync; a crash may have kept any part of it. It is scanned,
 - Any other bad batch is a torn tail: the segment is cut there, and segments behind it, which must be younger still, are removed.
   For logs with ``sync=always`` the journal then redoes what was committed; for the weaker modes this is the loss they allow.
 
-Before anything is read each file is synced and its clean cached pages are dropped: after a failed sync the cache can hold
-bytes that the disk does not. What is kept is written once more in place and synced before anybody may see it.
+Unless the last owner closed the store in order, each file is synced and its clean cached pages are dropped before anything of it is
+read: after a failed sync the cache can hold bytes that the disk does not. What is kept is written once more in place and synced
+before anybody may see it.
 
 Reading a log whose owner is alive or unknown judges nothing of this: see log_reader.py.
 """
@@ -77,8 +78,10 @@ class LogRecovery:
     """Recovers one log. Used once."""
 
     def __init__(
-        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, row: LogRow | None, known_end: int
+        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, row: LogRow | None, known_end: int,
+        *, clean: bool = False,
     ) -> None:  # fmt: skip
+        """*clean*: its last owner has synced all of it, saw no failure, and said so."""
         self._files = files
         self._directory = directory
         self._identity = identity
@@ -86,6 +89,7 @@ class LogRecovery:
         self._row = row
         self._row_end = 0 if row is None else row.end
         self._floor = max(self._row_end, known_end)
+        self._clean = clean
         self.report = TailReport()
 
     def run(self, log: PartitionLog, log_start: int) -> TailReport:
@@ -184,9 +188,10 @@ class LogRecovery:
     def _scan(self, log: PartitionLog, first: int, kept: list[Segment]) -> _Scan:
         path = os.path.join(self._directory, segment_name(first))
         file = self._files.open(path, write=True)
-        # Sync, then drop: what is read below is what the disk has.
-        file.sync_data()
-        file.drop_cache()
+        if not self._clean:
+            # Sync, then drop: what is read below is what the disk has.
+            file.sync_data()
+            file.drop_cache()
         durable = self._durable_position(first)
         data = file.pread(SEGMENT_HEADER_BYTES, 0)
         try:
@@ -233,6 +238,7 @@ class LogRecovery:
         segment.batches = snapshot.batches
         segment.crc_of_crcs = snapshot.crc_of_crcs
         segment.messages = snapshot.end_offset - segment.first_offset
+        log.cached_index = (segment.uid, snapshot.valid_position)
 
     def _walk(self, log: PartitionLog, scan: _Scan, file: File, size: int) -> None:
         """Take in the batches from the segment's position on, up to the first thing that is not a good batch."""

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
-from penstock.client.connection import ConnectionLost
+from penstock.client.connection import ConnectionLost, Waiter
 from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
@@ -51,6 +51,8 @@ class RemoteConsumer:
         self._paused = False
         self._ahead: deque[RemoteDelivery] = deque()
         self._arrived = threading.Condition()
+        self._waiters: list[Waiter] = []
+        """Those who wait for pushes."""
         self.on_news: Callable[[], None] | None = None
         """Called with each wake of those who wait for pushes, in any thread: for an event loop."""
         self._credit = 0
@@ -104,11 +106,15 @@ class RemoteConsumer:
             self._streams = False
             self._tell_news()
 
-    def _tell_news(self) -> None:
-        """Wake those who wait for pushes. Under the lock of `_arrived`."""
+    def _tell_news(self) -> bool:
+        """Wake those who wait for pushes, and say whether anybody does. Under the lock of `_arrived`."""
         self._arrived.notify_all()
         if self.on_news is not None:
             self.on_news()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set()
+        return bool(waiters)
 
     def _end(self, error: PenstockError) -> None:
         self._closed = True
@@ -160,8 +166,7 @@ class RemoteConsumer:
                 raise Closed(self._connection.address.url)
             left = None if end is None else max(0.0, end - time.monotonic())
             if self._streams and left != 0:
-                with self._arrived:
-                    self._arrived.wait_for(lambda: self._ahead or self._closed or not self._streams, left)
+                self._wait_for_push(left)
                 continue
             try:
                 return self._fetch(count, left)
@@ -170,6 +175,19 @@ class RemoteConsumer:
                     return []
                 with self._arrived:
                     self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
+
+    def _wait_for_push(self, wait_s: float | None) -> None:
+        with self._arrived:
+            if self._ahead or self._closed or not self._streams:
+                return
+            waiter = Waiter()
+            self._waiters.append(waiter)
+        try:
+            self._connection.wait(waiter, wait_s)
+        finally:
+            with self._arrived:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
 
     def _take_ahead(self, count: int) -> list[RemoteDelivery]:
         found = self._pop_ahead(count)
@@ -259,12 +277,12 @@ class RemoteConsumer:
             generation = self._generation
             return {"consumer": self._handle, "messages": wanted}, generation
 
-    def _pushed(self, frame: Frame) -> None:
-        """In the reading thread."""
+    def _pushed(self, frame: Frame) -> bool:
+        """By who reads; says whether anybody had waited for it."""
         with self._arrived:
             if "code" in frame.fields:
                 if not self._streams:
-                    return
+                    return False
                 self._push_error = decode_error(frame.fields)
                 self._streams = False
                 self._credit = 0
@@ -272,7 +290,7 @@ class RemoteConsumer:
                 delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
                 self._credit -= len(delivered)
                 self._ahead.extend(RemoteDelivery(self, one, self._generation) for one in delivered)
-            self._tell_news()
+            return self._tell_news()
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
@@ -443,7 +461,9 @@ class RemoteConsumer:
         self._connection.on_push(self._handle, None)
         with self._arrived:
             self._ahead.clear()
-            self._tell_news()
+            is_waited_for = self._tell_news()
+        if is_waited_for:
+            self._connection.nudge()
 
     def __enter__(self) -> Self:
         return self

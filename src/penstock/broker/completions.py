@@ -26,23 +26,40 @@ class Completions:
         self._volume = volume
         self._waiting: deque[Callable[[], None]] = deque()
         self._scheduled = False
+        self._wanted = False
+        """Whether something waits that the loop must be woken for."""
         self._commits_soon = False
         self.is_running = False
         """Whether functions are being called: what they send may wait until all were."""
         self._at_end: list[Callable[[], None]] = []
+        self._stop = volume.after_cycles(self.wake)
 
     def add(self, function: Callable[[], None]) -> None:
         """Call *function* in the loop soon. From any thread."""
         self._waiting.append(function)
-        if not self._scheduled:
+        self._wanted = True
+        self.wake()
+
+    def add_of_cycle(self, function: Callable[[], None]) -> None:
+        """The same for a callback of a ticket: the loop is woken when all tickets of its commit cycle were answered."""
+        self._waiting.append(function)
+        self._wanted = True
+
+    def add_quietly(self, function: Callable[[], None]) -> None:
+        """Call *function* with the next ones, or by `run`; the loop is not woken for it. From any thread."""
+        self._waiting.append(function)
+
+    def wake(self) -> None:
+        """Let what waits be called."""
+        if self._wanted and not self._scheduled:
             # Two threads may both schedule it; the second run finds nothing.
             self._scheduled = True
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self.run)
 
-    def add_quietly(self, function: Callable[[], None]) -> None:
-        """Call *function* with the next ones, or by `run`; the loop is not woken for it. From any thread."""
-        self._waiting.append(function)
+    def close(self) -> None:
+        """No more comes."""
+        self._stop()
 
     def at_end(self, function: Callable[[], None]) -> None:
         """Call *function* when the others were, while `is_running`."""
@@ -50,7 +67,7 @@ class Completions:
 
     def run(self) -> None:
         """Call all that wait. In the loop."""
-        self._scheduled = False
+        self._scheduled = self._wanted = False
         waiting = self._waiting
         if self.is_running or not waiting:
             return

@@ -390,7 +390,7 @@ class Session:
             if volume.last_tickets <= SENT_BY_COMMITTER_MAX and not self._closed and self._send_now(data):
                 self._completions.add_quietly(end)
             else:
-                self._completions.add(partial(end, data))
+                self._completions.add_of_cycle(partial(end, data))
 
         if producer is not None:
             self._store._producers.check_opened(producer)  # noqa: SLF001
@@ -407,6 +407,7 @@ class Session:
             offset, ticket, is_duplicate = topic.gate(partition).submit(batch, done)
             if ticket is not None and is_duplicate:
                 ticket.on_done(done)
+                self._completions.wake()  # its cycle may be over already
         elif log.always:
             offset, ticket = None, volume.submit(log, batch, done)
         else:
@@ -554,8 +555,9 @@ class Session:
         subscription = Subscription(consumer, options.get("concurrency", 1), push)
         subscription.set_writable(may_write=self._writable.is_set())
         self._subscriptions[handle] = subscription
+        group = consumer._group  # noqa: SLF001
         return {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
-                "partitions": len(consumer._group.cursors)}, []  # fmt: skip  # noqa: SLF001
+                "partitions": len(group.cursors), "lease": group.lease_s}, []  # fmt: skip
 
     def _subscription(self, handle: Any) -> Subscription:
         found = self._subscriptions.get(handle) if type(handle) is int else None
@@ -584,11 +586,12 @@ class Session:
     def _ack(self, frame: Frame) -> Answer | None:
         if self._is_finished(frame):
             return {"late": 0}, []
-        late = self._of(frame).ack(frame.fields.get("tags"))
+        late, first = self._of(frame).ack(frame.fields.get("tags"))
+        told = {"late": late, "tag": first} if late else {"late": 0}
         if frame.fields.get("wait"):
-            self._begin(frame, self._when_durable({"late": late}))
+            self._begin(frame, self._when_durable(told))
             return None
-        return {"late": late}, []
+        return told, []
 
     async def _when_durable(self, fields: dict[str, Any]) -> Answer:
         await asyncio.to_thread(self._store.flush)

@@ -59,6 +59,8 @@ WATCH_SECONDS = 0.05
 _RECEIVE_BYTES = 64 * 1024
 _RECEIVE_MUCH_BYTES = 1024 * 1024
 """What is asked for when the last time there was more than asked for."""
+SOON_SECONDS = 0.005
+"""How long acks that nobody waits for are gathered."""
 LEAVE_SECONDS = 1.0
 """How long closing waits for who reads."""
 _NOW_BYTES_MAX = 16 * 1024
@@ -205,6 +207,9 @@ class Connection:
         self._stop = threading.Event()
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answering: threading.Thread | None = None
+        self._soon: dict[Callable[[], bool], None] = {}
+        self._sooner: threading.Thread | None = None
+        self._soon_wake = threading.Event()
         try:
             with self._lock:
                 self._connect()
@@ -225,13 +230,17 @@ class Connection:
     def begin(
         self, call: int, fields: Fields, payload: Sequence[Buffer] = (), *, resend: bool = True,
         lost: PenstockError | None = None, callback: Callable[[Pending], None] | None = None, generation: int | None = None,
+        urgent: bool = True,
     ) -> Pending:  # fmt: skip
         """
         Ask, and return at once. *callback* is called by who reads, in any thread, when the answer is there. Raises `Closed`.
 
         A callback is quick, and takes no lock that anybody holds while he waits for an answer. A call that means nothing on
-        another connection tells the *generation* of its own; it is not sent on any other.
+        another connection tells the *generation* of its own; it is not sent on any other. *urgent*: the callback is called as soon
+        as the answer is there, and not when somebody reads for another reason, or `WATCH_SECONDS` later.
         """
+        if self._soon and call != Call.ACK:
+            self.run_soon()
         pending = Pending(self, call, fields, payload, resend=resend, lost=lost, callback=callback, generation=generation)
         with self._lock:
             self._check_open()
@@ -239,10 +248,10 @@ class Connection:
                 self._connect()
             stale = self._is_stale(pending)
             if not stale:
-                self._enlist(pending)
+                self._enlist(pending, urgent=urgent)
         if stale:
             self._fail_lost(pending, "it is another one now")
-        elif callback is not None and not self._role.locked():
+        elif callback is not None and urgent and not self._role.locked():
             self._wake_watch()
         return pending
 
@@ -283,7 +292,7 @@ class Connection:
         lost = pending.lost or OutcomeUnknown("the call", f"the connection to {self.address.url} was lost: {reason}")
         pending.finish(None, lost)
 
-    def _enlist(self, pending: Pending) -> None:
+    def _enlist(self, pending: Pending, *, urgent: bool = True) -> None:
         """Give it a number, and send it if there is a connection. Under the lock. Raises `BatchTooLarge`."""
         pending.correlation = self._next
         # Before it is enlisted: what cannot be sent must not wait for an answer.
@@ -296,7 +305,7 @@ class Connection:
             raise BatchTooLarge("bytes", size, FRAME_BYTES_MAX)
         self._next += 1
         self._pending[pending.correlation] = pending
-        if pending.callback is not None:
+        if pending.callback is not None and urgent:
             self._calling_back.add(pending.correlation)
         if self._socket is not None:
             pending.was_sent = True
@@ -338,6 +347,34 @@ class Connection:
                 work()
             except Exception:  # noqa: BLE001 - the next ones still want theirs
                 _log.exception("an answer could not be handled")
+
+    def soon(self, work: Callable[[], bool]) -> None:
+        """
+        Call *work* every `SOON_SECONDS`, and before each call that is made, until it says that there is nothing to do.
+
+        In any thread, and maybe in two at once.
+        """
+        self._soon[work] = None
+        if self._sooner is None:
+            with self._lock:
+                if self._sooner is None and not self._closed:
+                    self._sooner = threading.Thread(target=self._run_soon, name="penstock-client-soon", daemon=True)
+                    self._sooner.start()
+        self._soon_wake.set()
+
+    def run_soon(self) -> None:
+        """Do now what is to be done soon."""
+        for work in list(self._soon):
+            self._soon.pop(work, None)
+            if work():
+                self._soon[work] = None
+
+    def _run_soon(self) -> None:
+        while not self._closed:
+            self._soon_wake.wait()
+            self._soon_wake.clear()
+            while self._soon and not self._stop.wait(SOON_SECONDS):
+                self.run_soon()
 
     def on_push(self, handle: int, handler: Callable[[Frame], bool] | None) -> None:
         """Give pushes for *handle* to *handler*, called by who reads, in any thread; it says whether anybody had waited for that."""
@@ -705,6 +742,7 @@ class Connection:
             made, self._socket = self._socket, None
             thread = self._thread
         self._stop.set()
+        self._soon_wake.set()
         self._wake_watch()
         if made is not None:
             _hang_up(made)

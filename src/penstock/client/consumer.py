@@ -4,12 +4,17 @@ A consumer of a group on a server.
 A message is asked for when it is wanted: so it is this consumer's from the moment it is handed out, and others can have it until then.
 Iterating asks for more than one at a time: the server pushes ahead what the credit allows, and the consumer gives new credit when half
 of it is used. When the connection was lost the consumer subscribes again, and what it held is void.
+
+An ack of a message that was pushed does not wait for its answer: it is gathered with others for some milliseconds, and goes before any
+other call of the connection. If the answer says that it came too late, the next call of the consumer raises that. It waits where
+lateness is not unlikely: in ordered groups, which take back what lies behind a failure, and when half of the lease is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -21,6 +26,7 @@ from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
+from penstock.wire.answers import text, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import decode_deliveries
 from penstock.wire.failures import decode_error
@@ -33,6 +39,9 @@ if TYPE_CHECKING:
 
 READ_AHEAD_MAX = 100
 """The most messages that are pushed ahead of an iterating consumer."""
+ACKS_MAX = 64
+"""So many acks are sent at once."""
+_log = logging.getLogger("penstock")
 _LOST = "the connection was lost"
 
 
@@ -58,6 +67,11 @@ class RemoteConsumer:
         self._credit = 0
         self._streams = False
         self._push_error: PenstockError | None = None
+        self._unsent: list[RemoteDelivery] = []
+        """Those that are acked and not told, of the present generation."""
+        self._gathers = False
+        self._late: LeaseExpired | None = None
+        """What the answer to an ack said that nobody waited for; for the next call to raise."""
         self._window = max(1, min(READ_AHEAD_MAX, int(options.get("prefetch", READ_AHEAD_MAX))))
         self._generation = connection.generation
         if subscribed is None:
@@ -74,11 +88,12 @@ class RemoteConsumer:
 
     def _take_over(self, answer: Frame) -> None:
         fields = answer.fields
-        self._handle = int(fields["handle"])
-        self.topic = str(fields["topic"])
-        self.group = str(fields["group"])
-        self.ordered = bool(fields["ordered"])
-        self._partitions = int(fields["partitions"])
+        self._handle = whole(fields, "handle")
+        self.topic = text(fields, "topic")
+        self.group = text(fields, "group")
+        self.ordered = bool(fields.get("ordered"))
+        self._partitions = whole(fields, "partitions")
+        self._fresh_s = 0.0 if self.ordered else _seconds(fields.get("lease")) / 2
         self._connection.on_push(self._handle, self._pushed)
 
     def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
@@ -102,6 +117,8 @@ class RemoteConsumer:
         with self._arrived:
             # After the new generation is set: credit that is given until now goes nowhere, and is not counted.
             self._ahead.clear()
+            self._note_late(self._unsent, len(self._unsent))
+            self._unsent = []
             self._credit = 0
             self._streams = False
             self._tell_news()
@@ -164,6 +181,7 @@ class RemoteConsumer:
                 raise Closed(f"the consumer of {self.topic}")
             if self._connection.closed:
                 raise Closed(self._connection.address.url)
+            self._raise_late()
             left = None if end is None else max(0.0, end - time.monotonic())
             if self._streams and left != 0:
                 self._wait_for_push(left)
@@ -177,8 +195,9 @@ class RemoteConsumer:
                     self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
 
     def _wait_for_push(self, wait_s: float | None) -> None:
+        self._send_acks()
         with self._arrived:
-            if self._ahead or self._closed or not self._streams:
+            if self._ahead or self._closed or not self._streams or self._late is not None:
                 return
             waiter = Waiter()
             self._waiters.append(waiter)
@@ -246,17 +265,28 @@ class RemoteConsumer:
     # -- pushing ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[RemoteDelivery]:
+        ahead = self._ahead
         while True:
+            if ahead and self._streams and self._late is None:
+                try:
+                    message = ahead.popleft()
+                except IndexError:
+                    continue  # another thread iterates too
+                if (len(ahead) + self._credit) * 2 <= self._window:
+                    with contextlib.suppress(Closed):
+                        self._refill()
+                yield message
+                continue
             try:
                 if not self._streams and not self._closed:
                     self._refill()
-                message = self.get()
+                found = self.get()
             except Closed:
                 return
             except ConnectionLost:
                 continue
-            if message is not None:
-                yield message
+            if found is not None:
+                yield found
 
     def _refill(self) -> None:
         """Give credit for what was used, when that is half of it."""
@@ -289,14 +319,81 @@ class RemoteConsumer:
             else:
                 delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
                 self._credit -= len(delivered)
-                self._ahead.extend(RemoteDelivery(self, one, self._generation) for one in delivered)
+                fresh_until = time.monotonic() + self._fresh_s if self._fresh_s else 0.0
+                self._ahead.extend([RemoteDelivery(self, one, self._generation, fresh_until) for one in delivered])
             return self._tell_news()
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
     def ack(self, messages: RemoteDelivery | Sequence[RemoteDelivery], *, wait: bool = False) -> None:
-        """They are done. Durable within a few milliseconds; with *wait* when this returns. Raises `LeaseExpired`."""
-        self._finish(Call.ACK, messages, wait=bool(wait))
+        """
+        They are done. Durable within a few milliseconds; with *wait* when this returns.
+
+        Raises `LeaseExpired`; without *wait* perhaps for one that was acked before, see the head of the module.
+        """
+        if not wait and isinstance(messages, RemoteDelivery) and messages.consumer is self and self._ack_later(messages):
+            self._raise_late()
+        else:
+            self._finish(Call.ACK, messages, wait=bool(wait))
+
+    def _ack_later(self, message: RemoteDelivery) -> bool:
+        """Ack it without waiting for the answer; False if it should be waited for."""
+        if not message.fresh_until or time.monotonic() > message.fresh_until or self._closed:
+            return False
+        message.fresh_until = 0.0  # whoever finishes it once more is told at once
+        with self._arrived:
+            if message.generation != self._generation:
+                return False
+            self._unsent.append(message)
+            is_full = len(self._unsent) >= ACKS_MAX
+            begins, self._gathers = not self._gathers, True
+        if is_full:
+            self._send_acks()
+        if begins:
+            self._connection.soon(self._send_acks)
+        return True
+
+    def _send_acks(self) -> bool:
+        """Send the acks that were gathered; False if there are none, and then nobody calls this any more."""
+        with self._arrived:
+            messages, self._unsent = self._unsent, []
+            if not messages:
+                self._gathers = False
+                return False
+            handle, generation = self._handle, self._generation
+
+        def answered(pending: Pending) -> None:
+            fields = {"late": len(messages)} if pending.frame is None else pending.frame.fields
+            late = fields.get("late")
+            if late:
+                with self._arrived:
+                    first = [one for one in messages if one.tag == fields.get("tag")]
+                    self._note_late(first or messages, late if type(late) is int else len(messages))
+                    self._tell_news()
+
+        told = {"consumer": handle, "tags": ranges_of([one.tag for one in messages])}
+        try:
+            self._connection.begin(
+                Call.ACK, told, resend=False, lost=ConnectionLost(_LOST), callback=answered, generation=generation, urgent=False
+            )
+        except Closed:
+            with self._arrived:
+                self._note_late(messages, len(messages))
+        return True
+
+    def _note_late(self, messages: list[RemoteDelivery], count: int) -> None:
+        """So many were acked too late, the first of *messages* among them. Under the lock of `_arrived`."""
+        if count:
+            place = messages[0] if self._late is None else self._late
+            before = 0 if self._late is None else self._late.messages
+            self._late = LeaseExpired(self.topic, place.partition, place.offset, count + before)
+
+    def _raise_late(self) -> None:
+        if self._late is not None:
+            with self._arrived:
+                late, self._late = self._late, None
+            if late is not None:
+                raise late
 
     def nack(self, messages: RemoteDelivery | Sequence[RemoteDelivery], *, delay: object = None, reason: object = None) -> None:
         """They failed: deliver them again after *delay* seconds, or dead-letter them. Raises `LeaseExpired`."""
@@ -308,13 +405,14 @@ class RemoteConsumer:
         self._finish(Call.NACK, message, reason=reason_text(reason), reject=True)
 
     def _finish(self, call: int, messages: RemoteDelivery | Sequence[RemoteDelivery], **fields: Any) -> None:
+        self._raise_late()
         chosen = self._own(messages)
         ours = [one for one in chosen if one.generation == self._generation]
         late = len(chosen) - len(ours)
         if ours:
             try:
                 tags = ranges_of([one.tag for one in ours])
-                late += int(self._call(call, generation=ours[0].generation, tags=tags, **fields)["late"])
+                late += whole(self._call(call, generation=ours[0].generation, tags=tags, **fields), "late")
             except (ConnectionLost, Closed, LeaseExpired):
                 # They went back to their group, with the connection or by themselves.
                 late = len(chosen)
@@ -348,7 +446,7 @@ class RemoteConsumer:
         if message.generation != self._generation:
             raise self._expired(message)
         try:
-            late = self._call(Call.EXTEND, generation=message.generation, tag=message.tag, **fields)["late"]
+            late = whole(self._call(Call.EXTEND, generation=message.generation, tag=message.tag, **fields), "late")
         except (ConnectionLost, Closed):
             late = True
         if late:
@@ -397,8 +495,9 @@ class RemoteConsumer:
         return {"position": offset, "partition": number}
 
     def flush(self) -> None:
-        """Return when every ack and nack so far is durable."""
+        """Return when every ack and nack so far is durable. Raises `LeaseExpired` if some came too late."""
         self._connection.call(Call.FLUSH)
+        self._raise_late()
 
     # -- flow -------------------------------------------------------------------------------------------------------
 
@@ -425,7 +524,7 @@ class RemoteConsumer:
         if self._closed:
             return 0
         try:
-            return int(self._call(Call.CONSUMER)["in_flight"]) - len(self._ahead)
+            return whole(self._call(Call.CONSUMER), "in_flight") - len(self._ahead)
         except ConnectionLost:
             return 0  # what it held went back
 
@@ -448,6 +547,9 @@ class RemoteConsumer:
             pass  # it is gone
         finally:
             self._end_close()
+            if self._late is not None:
+                # Closing itself worked; whoever wants to know waits or flushes before.
+                _log.warning("acks of %d messages of %s in %s came too late", self._late.messages, self.topic, self.group)
 
     def _begin_close(self) -> bool:
         if self._closed:
@@ -473,6 +575,11 @@ class RemoteConsumer:
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.topic} in {self.group}{', closed' if self._closed else ''}>"
+
+
+def _seconds(value: object) -> float:
+    """A time that a server may tell; 0 if it does not."""
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def ranges_of(tags: list[int]) -> list[list[int]]:

@@ -14,8 +14,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.errors import OutcomeUnknown, PenstockError, SequenceGap, Unavailable
+from penstock.errors import BadBytes, OutcomeUnknown, PenstockError, SequenceGap, Unavailable
 from penstock.format.batch_header import Producer as Identity
+from penstock.wire.answers import whole
 from penstock.wire.calls import Call
 from penstock.wire.frame import encode_fields
 
@@ -74,7 +75,7 @@ class Lanes:
             # The strict way of a weaker topic does not look at sequences, so it is not repeated.
             strictly = {"topic": topic, "partition": partition, "sync": sync}
             answer = self._connection.call(Call.PUBLISH, strictly, [encode(None).data], resend=False)
-            return int(answer.fields["offset"]), False
+            return whole(answer.fields, "offset"), False
         fields = self._fields.get((topic, partition))
         if fields is None:
             if len(self._fields) >= FIELDS_KEPT:
@@ -97,7 +98,7 @@ class Lanes:
                 raise
             else:
                 self.give_back(lane, topic, partition, None)
-                return int(answer.fields["offset"]), bool(answer.fields["duplicate"])
+                return whole(answer.fields, "offset"), bool(answer.fields.get("duplicate"))
         raise AssertionError("unreachable")
 
     def borrow(self) -> Lane:
@@ -176,8 +177,8 @@ class RemoteOutlet:
         identities = [_random_id() for _ in range(topic.partitions)]
         if name is not None:
             opened = connection.call(Call.OPEN_PRODUCER, {"topic": topic.name, "name": name}).fields
-            identities = [int(opened["id"])] * topic.partitions
-            self._incarnation = int(opened["incarnation"])
+            identities = [whole(opened, "id")] * topic.partitions
+            self._incarnation = whole(opened, "incarnation")
         self._lines = [_Line(identity) for identity in identities]
         self._room = threading.Condition()
 
@@ -209,8 +210,11 @@ class RemoteOutlet:
 
         def answered(pending: Pending) -> None:
             error = self._note(line, sequence, pending)
-            frame = pending.frame
-            first = None if frame is None else int(frame.fields["offset"])
+            first = None
+            try:
+                first = None if pending.frame is None else whole(pending.frame.fields, "offset")
+            except BadBytes as wrong:
+                error = wrong
             self._connection.defer(lambda: commitment.finish(first, error))
 
         fields = {"topic": self.topic.name, "partition": partition}

@@ -145,6 +145,11 @@ class Group:
         for cursor, log in zip(self.cursors, logs, strict=True):
             cursor.log = log
 
+    @property
+    def lease_s(self) -> float:
+        """How long a message is a consumer's, unless it is renewed."""
+        return self._lease_s
+
     # -- members ----------------------------------------------------------------------------------------------------
 
     def join(self, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> Member:
@@ -322,13 +327,20 @@ class Group:
         """In an ordered group nothing behind a failed message may be finished before it: take it all back."""
         self._settling.withdraw_behind(cursor, offset)
 
-    def give_back(self, delivery: Delivery) -> None:
-        """It was not handled, and that is nobody's fault: ready again at once, uncounted. Late ones change nothing."""
+    def give_back(self, delivery: Delivery, *, delivered: bool = True) -> None:
+        """
+        It was not handled, and that is nobody's fault: ready again at once, uncounted. Late ones change nothing.
+
+        *delivered*: somebody had it; else it does not count as delivered either.
+        """
         with self.lock:
             lot = delivery._lot  # noqa: SLF001
             if not lot.member.holds(delivery):
                 return
             lot.member.drop(delivery)
+            if not delivered:
+                self.counters.delivered -= 1
+                self.counters.redelivered -= delivery.attempt > 1
             if lot.epoch == lot.cursor.epoch:
                 self._settling.give_back(delivery)
                 if self._book.ordered:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.clock import Clock
     from penstock.files import Buffer
@@ -94,6 +94,7 @@ class Committer:
         self.tickets = 0
         self.last_tickets = 0
         """Those of the last cycle; set before they are answered."""
+        self._after: list[Callable[[], None]] = []
 
     # -- asking for a commit ----------------------------------------------------------------------------------------
 
@@ -160,6 +161,15 @@ class Committer:
         else:
             self._start_thread()
 
+    def after_cycles(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Call *function* when the tickets of a cycle were answered, in the committing thread; returns how to stop that."""
+        self._after = [*self._after, function]
+
+        def remove() -> None:
+            self._after = [one for one in self._after if one is not function]
+
+        return remove
+
     # -- the cycle --------------------------------------------------------------------------------------------------
 
     def _cycle(self) -> None:
@@ -209,6 +219,9 @@ class Committer:
                 if not ticket.done:
                     ticket.finish()
             raise
+        finally:
+            for function in self._after:
+                function()
 
     def _take(self) -> list[Ticket]:
         # Others append to the end of the list meanwhile; taking from its front does not get in their way.

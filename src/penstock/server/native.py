@@ -341,6 +341,7 @@ class NativeListener:
         for connection in list(self.connections):
             connection.abort()  # it does not read what it was sent
         await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
+        self.completions.close()
         if self._address.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)

@@ -547,6 +547,10 @@ class Volume:
         """Let what was submitted be committed, by a thread of the store. Never waits."""
         self._committer.hand_on()
 
+    def after_cycles(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Committer.after_cycles`."""
+        return self._committer.after_cycles(function)
+
     @property
     def last_tickets(self) -> int:
         """How many changes the last commit cycle had: set before they are answered."""

@@ -6,8 +6,9 @@ Iterating asks for more than one at a time: the server pushes ahead what the cre
 of it is used. When the connection was lost the consumer subscribes again, and what it held is void.
 
 An ack of a message that was pushed does not wait for its answer: it is gathered with others for some milliseconds, and goes before any
-other call of the connection. If the answer says that it came too late, the next call of the consumer raises that. It waits where
-lateness is not unlikely: in ordered groups, which take back what lies behind a failure, and when half of the lease is over.
+other call of the connection. If the answer says that it came too late, the next ack, nack, extension or flush of the consumer does
+its own work and raises that, and closing logs it. It waits where lateness is not unlikely: in ordered groups, which take back what
+lies behind a failure, and when half of the lease is over.
 """
 
 from __future__ import annotations
@@ -151,6 +152,8 @@ class RemoteConsumer:
         """A call that means nothing on another connection, or than that of *generation*. Raises `ConnectionLost`."""
         if self._closed:
             raise Closed(f"the consumer of {self.topic}")
+        if self._unsent:
+            self._send_acks()
         handle, present = self._place()
         if generation is not None and generation != present:
             raise ConnectionLost(_LOST)
@@ -181,7 +184,6 @@ class RemoteConsumer:
                 raise Closed(f"the consumer of {self.topic}")
             if self._connection.closed:
                 raise Closed(self._connection.address.url)
-            self._raise_late()
             left = None if end is None else max(0.0, end - time.monotonic())
             if self._streams and left != 0:
                 self._wait_for_push(left)
@@ -197,7 +199,7 @@ class RemoteConsumer:
     def _wait_for_push(self, wait_s: float | None) -> None:
         self._send_acks()
         with self._arrived:
-            if self._ahead or self._closed or not self._streams or self._late is not None:
+            if self._ahead or self._closed or not self._streams:
                 return
             waiter = Waiter()
             self._waiters.append(waiter)
@@ -267,7 +269,7 @@ class RemoteConsumer:
     def __iter__(self) -> Iterator[RemoteDelivery]:
         ahead = self._ahead
         while True:
-            if ahead and self._streams and self._late is None:
+            if ahead and self._streams:
                 try:
                     message = ahead.popleft()
                 except IndexError:
@@ -369,7 +371,6 @@ class RemoteConsumer:
                 with self._arrived:
                     first = [one for one in messages if one.tag == fields.get("tag")]
                     self._note_late(first or messages, late if type(late) is int else len(messages))
-                    self._tell_news()
 
         told = {"consumer": handle, "tags": ranges_of([one.tag for one in messages])}
         try:
@@ -405,7 +406,6 @@ class RemoteConsumer:
         self._finish(Call.NACK, message, reason=reason_text(reason), reject=True)
 
     def _finish(self, call: int, messages: RemoteDelivery | Sequence[RemoteDelivery], **fields: Any) -> None:
-        self._raise_late()
         chosen = self._own(messages)
         ours = [one for one in chosen if one.generation == self._generation]
         late = len(chosen) - len(ours)
@@ -418,6 +418,7 @@ class RemoteConsumer:
                 late = len(chosen)
         if late:
             raise LeaseExpired(self.topic, chosen[0].partition, chosen[0].offset, late)
+        self._raise_late()
 
     def extend(self, message: RemoteDelivery, seconds: object = None) -> None:
         """Keep *message* for *seconds* from now on (default: the group's lease). Raises `LeaseExpired`."""
@@ -451,6 +452,7 @@ class RemoteConsumer:
             late = True
         if late:
             raise self._expired(message)
+        self._raise_late()
 
     def _expired(self, message: RemoteDelivery) -> LeaseExpired:
         return LeaseExpired(self.topic, message.partition, message.offset)

@@ -18,6 +18,7 @@ letters, suspects) is done after it was released. The cycle's leader takes it to
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -28,6 +29,7 @@ from penstock.arguments import check_seconds
 from penstock.errors import Closed, LeaseExpired, OffsetOutOfRange, PenstockError
 from penstock.groups import operations as ops
 from penstock.groups.book import Book
+from penstock.groups.cursor import READ_BYTES
 from penstock.groups.dead_letters import reason_text
 from penstock.groups.delivery import is_valid
 from penstock.groups.leasing import Leasing
@@ -259,6 +261,27 @@ class Group:
                     self.give_back(delivery)
                 raise
         return found
+
+    def cold_read(self, member: Member) -> Callable[[], None] | None:
+        """
+        What reads what `take` will want next of the disk, for a thread that may wait; None if that is in memory, as it mostly is.
+
+        `take` reads under the group's lock, which an event loop takes too: it must not have to wait for the disk there.
+        """
+        with self.lock:
+            if member.closed or member.lots:
+                return None
+            cursor = next(iter(self._book.rota_of(member)), None)
+            offset = None if cursor is None else cursor.cold_offset()
+        if cursor is None or offset is None:
+            return None
+        log, start = cursor.log, offset
+
+        def read() -> None:
+            with contextlib.suppress(PenstockError):  # `take` will meet it too
+                log.read(start, READ_BYTES)
+
+        return read
 
     def _expire(self, now: float) -> None:
         """Leases that have ended are failures; those of running handlers go on."""

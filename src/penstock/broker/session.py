@@ -301,8 +301,12 @@ class Session:
         topic = self._publishable(frame)
         partition = topic.check_partition(frame.fields.get("partition"))
         log = topic.logs[partition]
+        if frame.fields.get("sync") is not None and not log.always:
+            # Each waits for a sync of its own; who wants them in order waits for the answers.
+            self._begin(frame, asyncio.to_thread(self._append_strictly, frame, topic, partition))
+            return None
         line = self._lines.get(log)
-        if line is None and self._takes_long(frame, log):
+        if line is None and self._takes_long(frame, topic, partition):
             self._lines[log] = line = deque()
             task = asyncio.get_running_loop().create_task(self._work_off(topic, partition, line))
             self._workers.add(task)
@@ -321,12 +325,14 @@ class Session:
         self._completions.commit_soon()
         return None
 
-    def _takes_long(self, frame: Frame, log: PartitionLog) -> bool:
+    def _takes_long(self, frame: Frame, topic: Topic, partition: int) -> bool:
         """Whether a publish may keep the loop waiting."""
-        size = len(frame.payload)
+        size, log = len(frame.payload), topic.logs[partition]
         if size > LOOP_BYTES_MAX or not self._store.has_threads:
             return True
-        return not log.always and (frame.fields.get("sync") is not None or log.lock.locked() or not log.appends_quickly(size))
+        if log.always:
+            return False
+        return log.lock.locked() or topic.gate(partition).is_busy or not log.appends_quickly(size)
 
     async def _work_off(self, topic: Topic, partition: int, line: deque[Frame]) -> None:
         """Store the batches of a line one after the other in a thread, in their order."""
@@ -348,6 +354,14 @@ class Session:
         self._publishing_bytes -= size
         self.on_room()
 
+    def _append_strictly(self, frame: Frame, topic: Topic, partition: int) -> Answer:
+        batch = _adopt(topic, frame.payload)
+        _refuse_producer(batch)
+        mode = SyncMode.of(frame.fields.get("sync"))  # type: ignore[arg-type]  # it checks
+        offset = self._store._volume.append(topic.logs[partition], batch, sync=mode)  # noqa: SLF001
+        topic.published += batch.count
+        return {"offset": offset, "duplicate": False}, []
+
     def _store_in_thread(self, frame: Frame, topic: Topic, partition: int) -> None:
         self._store_batch(frame, topic, partition, self._completions.add)
         if self._store.has_threads:
@@ -359,7 +373,7 @@ class Session:
 
         Raises `PenstockError`, and then the publish has not ended.
         """
-        volume, log, sync = self._store._volume, topic.logs[partition], frame.fields.get("sync")  # noqa: SLF001
+        volume, log = self._store._volume, topic.logs[partition]  # noqa: SLF001
         batch = _adopt(topic, frame.payload)
         producer, count, is_duplicate = batch.producer, batch.count, False
 
@@ -396,10 +410,7 @@ class Session:
             self._store._producers.check_opened(producer)  # noqa: SLF001
         offset: int | None
         ticket: AppendTicket | None = None
-        if sync is not None and not log.always:
-            _refuse_producer(batch)
-            offset = volume.append(log, batch, sync=SyncMode.of(sync))
-        elif not self._store.has_threads:
+        if not self._store.has_threads:
             # Nobody commits by itself there, so this thread of ours must.
             receipt = topic.append_batch(partition, batch)
             offset, is_duplicate = receipt.offset, receipt.duplicate

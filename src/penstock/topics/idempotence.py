@@ -54,6 +54,11 @@ class SequenceGate:
         self._on_the_way: dict[tuple[int, int, int], AppendTicket] = {}
         self._sends = self._bytes = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread is inside now, and in a log with a weaker mode perhaps waits for the disk."""
+        return self._lock.locked()
+
     def append(self, batch: EncodedBatch) -> tuple[int, bool]:
         """
         Store *batch* unless it is there already; returns its first offset, and whether it was there. Committed when this returns.

@@ -83,7 +83,7 @@ class RemoteConsumer:
             self._take_over(answer)
         self._stop_returning = connection.on_return(self._subscribe_again)
         if self._generation != connection.generation:
-            self._closed = True  # for a reading thread that subscribes again at this moment
+            self._closed = True  # for the watch, if it subscribes again at this moment
             self._stop_returning()
             raise ConnectionLost(_LOST)
 
@@ -98,7 +98,7 @@ class RemoteConsumer:
         self._connection.on_push(self._handle, self._pushed)
 
     def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
-        """The connection is back: what was held is void. In the reading thread."""
+        """The connection is back: what was held is void. In the watch."""
         if self._closed:
             return
         self._connection.on_push(self._handle, None)

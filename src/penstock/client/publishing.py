@@ -167,7 +167,7 @@ class _Line:
 
 
 class RemoteOutlet:
-    """Where a remote producer's batches go. Its producer calls it under a lock; answers come in the reading thread."""
+    """Where a remote producer's batches go. Its producer calls it under a lock; answers come in whichever thread reads."""
 
     def __init__(self, connection: Connection, topic: MessageEncoder, name: str | None) -> None:
         self._connection = connection

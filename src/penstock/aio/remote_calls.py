@@ -42,7 +42,7 @@ class RemoteCalls:
         """
         Make a call and sleep until its answer is there; raises its error. See `Connection.begin`.
 
-        If the task is cancelled the call goes on, and *unwanted* gets its answer: in the loop, or in the thread that reads if that has ended.
+        If the task is cancelled the call goes on, and *unwanted* gets its answer: in the loop, or if that has ended in who reads.
         *always* gets the answer in any case, in the thread that reads.
         """
         loop = asyncio.get_running_loop()

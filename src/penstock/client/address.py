@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from penstock.client.tls import TlsSocket
 from penstock.errors import BadArgument
 
+Connected: TypeAlias = socket.socket | TlsSocket
 DEFAULT_PORT = 7420
 SCHEMES = ("penstock", "penstocks", "penstock+unix")
 _OPTIONS = {"token", "ca", "cert", "key"}
@@ -45,7 +47,7 @@ class Address(NamedTuple):
         """What tells the server who this is."""
         return self.options.get("token") or os.environ.get("PENSTOCK_TOKEN")
 
-    def connect(self, timeout_s: float) -> socket.socket:
+    def connect(self, timeout_s: float) -> Connected:
         """A connected socket. Raises `OSError`."""
         if self.scheme == "penstock+unix":
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -61,12 +63,12 @@ class Address(NamedTuple):
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(plain)
         try:
-            connected = plain if self.scheme == "penstock" else self._context().wrap_socket(plain, server_hostname=self.host)
+            made = plain if self.scheme == "penstock" else TlsSocket(plain, self._context(), self.host)
         except BaseException:
             plain.close()
             raise
-        connected.settimeout(None)
-        return connected
+        made.settimeout(None)
+        return made
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.options.get("ca"))

@@ -539,11 +539,12 @@ class Volume:
             self._interval_wake.set()
         return first
 
-    def submit(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
+    def submit(self, log: PartitionLog, batch: EncodedBatch, callback: Callable[[Ticket], None] | None = None) -> AppendTicket:
         """
         Ask for *batch* to be appended, committed by the journal; returns at once with a ticket to wait for.
 
-        Raises what `append` raises when it is refused at once.
+        With a *callback*, which is called as `Ticket.on_done` says, nobody is woken: the caller calls `hand_on` when it has submitted
+        all that it has. Raises what `append` raises when it is refused at once.
         """
         size = len(batch.data)
         space = self._space
@@ -552,8 +553,25 @@ class Volume:
         else:
             space.left -= size
             ticket = AppendTicket(self._committer, log, batch)
-        self._committer.submit(ticket)
+        if callback is None:
+            self._committer.submit(ticket)
+        else:
+            ticket.set_callback(callback)
+            self._committer.enqueue(ticket)
         return ticket
+
+    def hand_on(self) -> None:
+        """Let what was submitted be committed, by a thread of the store. Never waits."""
+        self._committer.hand_on()
+
+    def after_cycles(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Committer.after_cycles`."""
+        return self._committer.after_cycles(function)
+
+    @property
+    def last_tickets(self) -> int:
+        """How many changes the last commit cycle had: set before they are answered."""
+        return self._committer.last_tickets
 
     def _ticket(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
         size = len(batch.data)

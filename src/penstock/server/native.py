@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.broker.completions import Completions
 from penstock.broker.session import Session
-from penstock.client.address import keep_alive
-from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
+from penstock.client.address import keep_alive, peer_uid
+from penstock.errors import BadBytes, PenstockError, Unauthenticated, Unavailable, UsageError
+from penstock.files import let_go
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.wire.calls import PROTOCOL_VERSION, Call
@@ -73,6 +74,9 @@ class Connection(asyncio.Protocol):
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connected)
+        if self._listener.same_user and peer_uid(connected) not in (0, os.geteuid()):
+            self._end(0, 0, Unauthenticated("the store belongs to another user"))
+            return
         if len(self._listener.connections) >= self._listener.connections_max:
             self._end(0, 0, Unavailable("the server has as many connections as it may"))
             return
@@ -141,7 +145,9 @@ class Connection(asyncio.Protocol):
         self._deadline.cancel()
         self._deadline = None
         self._reader.bytes_max = FRAME_BYTES_MAX
-        self._session = Session(self._listener.store, self._send, self._listener.completions, principal)
+        self._session = Session(
+            self._listener.store, self._send, self._listener.completions, principal, auto_create=self._listener.auto_create
+        )
         self._session.on_room = self._look_for_room
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
 
@@ -184,6 +190,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def forget(self) -> None:
+        """In a forked child: the connection is the parent's, and its client must see it end with the parent."""
+        connected = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connected is not None and connected.fileno() >= 0:
+            let_go(connected.fileno())
+
     def close(self) -> None:
         """Hang up after what was answered is sent."""
         if self._transport is not None:
@@ -202,7 +214,16 @@ class NativeListener:
         auth: Authenticator | None = None,
         allow_insecure: bool = False,
         connections_max: int | None = None,
+        listening: socket.socket | None = None,
+        same_user: bool = False,
+        auto_create: bool | None = None,
     ) -> None:
+        """
+        Listen at *address*, or with *listening*, a socket that listens already and whose name is somebody else's to remove.
+
+        *same_user*: take in only processes of this user, and root's. *auto_create*: whether clients may have topics made by
+        publishing; None means as the store says.
+        """
         self.store = store
         self.auth = auth or Everyone()
         self._address = address or Address("127.0.0.1", DEFAULT_PORT)
@@ -212,6 +233,9 @@ class NativeListener:
         self.connections: set[Connection] = set()
         self.connections_max = _descriptors() - DESCRIPTORS_KEPT if connections_max is None else connections_max
         """More are refused, so that the store always has descriptors for its own files."""
+        self.same_user = same_user
+        self.auto_create = auto_create
+        self._listening = listening
         self.is_stopping = False
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
@@ -220,8 +244,8 @@ class NativeListener:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
         self.completions = Completions(loop)
-        listening = self._address.open("native")
-        if self._address.path:
+        listening = self._listening or self._address.open("native")
+        if listening.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, ssl=self._tls)
         else:
             self._server = await loop.create_server(lambda: Connection(self), sock=listening, ssl=self._tls)
@@ -272,6 +296,11 @@ class NativeListener:
         for connection in list(self.connections):
             connection.abort()  # it does not read what it was sent
         await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
-        if self._address.path:
+        if self._address.path and self._listening is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
+
+    def forget(self) -> None:
+        """In a forked child: everything here is the parent's."""
+        for connection in list(self.connections):
+            connection.forget()

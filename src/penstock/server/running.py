@@ -19,7 +19,8 @@ class RunningServer:
 
     def __init__(self, store: Store, address: Address | None = None, **options: Any) -> None:
         self._listener = NativeListener(store, address or Address("127.0.0.1", 0), **options)
-        self._loop = asyncio.new_event_loop()
+        # Not the one that a policy may choose: what it has open must be found in a forked child.
+        self._loop = asyncio.SelectorEventLoop()
         self._started = threading.Event()
         self._failures: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, name="penstock-server", daemon=True)
@@ -62,6 +63,10 @@ class RunningServer:
                 connection.abort()
 
         self._loop.call_soon_threadsafe(cut)
+
+    def forget(self) -> None:
+        """In a forked child: the server is the parent's."""
+        self._listener.forget()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Stop in order. Closing twice does nothing."""

@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connected)
-        if self._listener.same_user and peer_uid(connected) not in (0, os.geteuid()):
+        if self._listener.users is not None and peer_uid(connected) not in self._listener.users:
             self._end(0, 0, Unauthenticated("the store belongs to another user"))
             return
         if len(self._listener.connections) >= self._listener.connections_max:
@@ -215,14 +215,14 @@ class NativeListener:
         allow_insecure: bool = False,
         connections_max: int | None = None,
         listening: socket.socket | None = None,
-        same_user: bool = False,
+        users: frozenset[int] | None = None,
         auto_create: bool | None = None,
     ) -> None:
         """
         Listen at *address*, or with *listening*, a socket that listens already and whose name is somebody else's to remove.
 
-        *same_user*: take in only processes of this user, and root's. *auto_create*: whether clients may have topics made by
-        publishing; None means as the store says.
+        *users*: take in only their processes, by what the kernel says at a Unix socket. *auto_create*: whether clients may have topics
+        made by publishing; None means as the store says.
         """
         self.store = store
         self.auth = auth or Everyone()
@@ -233,7 +233,7 @@ class NativeListener:
         self.connections: set[Connection] = set()
         self.connections_max = _descriptors() - DESCRIPTORS_KEPT if connections_max is None else connections_max
         """More are refused, so that the store always has descriptors for its own files."""
-        self.same_user = same_user
+        self.users = users
         self.auto_create = auto_create
         self._listening = listening
         self.is_stopping = False

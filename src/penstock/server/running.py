@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.server.address import Address
+from penstock.server.call_threads import CallThreads
 from penstock.server.native import CALL_THREADS, NativeListener
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RunningServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
+        self._loop.set_default_executor(CallThreads(CALL_THREADS))
         try:
             self._loop.run_until_complete(self._listener.start())
         except BaseException as error:  # noqa: BLE001 - raised again to who started it

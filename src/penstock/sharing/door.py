@@ -7,6 +7,7 @@ a thread that sleeps; the server, and the modules that it needs, are loaded when
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - for the server: it can only be loaded while the main thread lives
 import contextlib
 import importlib
 import logging
@@ -36,6 +37,7 @@ class SocketDoor:
         self._server: Any = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._lock = threading.Lock()
 
     def open(self, folder: str) -> None:
         self._folder = folder
@@ -57,14 +59,17 @@ class SocketDoor:
         poll = select.poll()
         poll.register(listening, select.POLLIN)
         poll.poll()
-        if self._closed:
-            return
-        try:
-            running = importlib.import_module(SERVER)
-            self._server = running.RunningServer(self._store, listening=listening, same_user=True, auto_create=True)
-        except Exception:  # noqa: BLE001 - it is the owner's program that must go on
-            _log.exception("%s cannot be shared: its server did not start", self._folder)
-            listening.close()  # who knocks must not wait for an answer
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                running = importlib.import_module(SERVER)
+                self._server = running.RunningServer(
+                    self._store, listening=listening, users=names.owners(self._folder), auto_create=True
+                )
+            except Exception:  # noqa: BLE001 - it is the owner's program that must go on
+                _log.exception("%s cannot be shared: its server did not start", self._folder)
+                listening.close()  # who knocks must not wait for an answer
 
     @property
     def connections(self) -> int:
@@ -72,17 +77,18 @@ class SocketDoor:
         return 0 if self._server is None else int(self._server.connections)
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         if self._listening is None:
             return
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, if it still sleeps
-        if self._thread is not None:
-            self._thread.join()
         if self._server is not None:
             self._server.close()
+        elif self._thread is not None:
+            with contextlib.suppress(OSError):
+                self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that sleeps there
+            self._thread.join()
         self._listening.close()
         with contextlib.suppress(OSError):
             names.remove_socket(self._folder)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.address import peer_uid
 from penstock.errors import StoreLocked
 from penstock.files import lock_owner
-from penstock.sharing.names import reach
+from penstock.sharing.names import owners, reach
 from penstock.sharing.starting import start_helper
 from penstock.volume.volume import LOCK_NAME
 
@@ -75,7 +75,7 @@ class SharedFolder:
 
     def _checked(self, connected: socket.socket) -> socket.socket:
         """Whoever listens must be one who may own the store; else its data would go to somebody who put a socket there."""
-        if peer_uid(connected) in (0, os.geteuid(), os.stat(self._folder).st_uid):
+        if peer_uid(connected) in owners(self._folder):
             return connected
         connected.close()
         raise PermissionError("another user listens there")

@@ -64,6 +64,11 @@ def remove_socket(folder: str) -> None:
             os.unlink(path)
 
 
+def owners(folder: str) -> frozenset[int]:
+    """The users whose processes may own the store in *folder*, and come to it: root, ours, and the folder's. Raises `OSError`."""
+    return frozenset({0, os.geteuid(), os.stat(folder).st_uid})
+
+
 def reach(folder: str, timeout_s: float) -> socket.socket:
     """Connect to who listens in *folder*. Raises `OSError`."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

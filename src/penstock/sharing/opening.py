@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
+import weakref
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
@@ -27,6 +29,17 @@ if TYPE_CHECKING:
     Share = bool | Literal["helper"]
 
 HELPER = "helper"
+_OPEN: weakref.WeakSet[RemoteStore] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """A program that ends without closing its stores closes them now, as those that it owns: what its consumers hold is no failure."""
+    for store in list(_OPEN):
+        with contextlib.suppress(Exception):
+            store.close()
+
+
+atexit.register(_close_all)
 
 
 @overload
@@ -108,10 +121,13 @@ def _open_as_sibling(
     place = SharedFolder(folder, settings, create=create)
     while True:
         try:
-            return RemoteStore(place, auto_create=auto_create, give_up_s=give_up_s)
+            store = RemoteStore(place, auto_create=auto_create, give_up_s=give_up_s)
         except StoreLocked:
             raise
         except Unavailable:
             # It hung up before it greeted us: it ended at this moment, and somebody follows it.
             if time.monotonic() > end:
                 raise
+        else:
+            _OPEN.add(store)
+            return store

@@ -49,7 +49,7 @@ def start_helper(folder: str, settings: dict[str, Any], *, create: bool, timeout
         with _log(folder) as log:
             helper = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs us
                 [
-                    sys.executable, "-P", "-m", MODULE, folder, str(starting.descriptor),
+                    _interpreter(), "-P", "-m", MODULE, folder, str(starting.descriptor),
                     json.dumps({"settings": settings, "create": create}),
                 ],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True,
@@ -64,6 +64,13 @@ def start_helper(folder: str, settings: dict[str, Any], *, create: bool, timeout
         helper.kill()  # only if it has not begun; what it has begun is no child of ours any more
     helper.wait()
     _judge(reply, folder)
+
+
+def _interpreter() -> str:
+    """Python; where it is part of another program (a web server, say), the one that this program's folders belong to."""
+    if os.path.basename(sys.executable or "").startswith(("python", "pypy")):
+        return sys.executable
+    return os.path.join(sys.prefix, "bin", "python3")
 
 
 def _environment() -> dict[str, str]:

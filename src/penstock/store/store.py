@@ -689,8 +689,12 @@ class Store:
             messages_max=0 if until_acked and not self._keep_finished else None,
         )
 
+    def _wait(self, seconds: float) -> bool:
+        """Until the store is closed, or for so long; meanwhile this thread, which has nothing else to do, minds the door."""
+        return self._stop.wait(seconds) if self._door is None else self._door.wait(seconds)
+
     def _retain_forever(self) -> None:
-        while not self._stop.wait(RETENTION_SECONDS if self._keep_finished else 0.5):
+        while not self._wait(RETENTION_SECONDS if self._keep_finished else 0.5):
             try:
                 if self._keep_finished:
                     self._retain(self._catalog.all())
@@ -759,7 +763,7 @@ class Store:
             if self._closed:
                 return
             if self._door is not None:
-                self._door.close()  # first: what others hold goes back in order
+                self._door.leave()  # first: what others hold goes back in order
             self._workers.stop()
             for producer in list(self._open_producers):
                 with contextlib.suppress(PenstockError):

@@ -18,11 +18,19 @@ class Door(Protocol):
         ...
 
     def serve(self, store: Any) -> None:
-        """The store is open: let in who knocks."""
+        """The store is open: let in who knocks, whenever somebody is in `wait`."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Listen for who knocks, for so long at most; returns whether nobody is let in any more."""
+        ...
+
+    def leave(self) -> None:
+        """Send everybody away in order, and let nobody in any more; ends `wait`. Leaving twice does nothing."""
         ...
 
     def close(self) -> None:
-        """Send everybody away in order, and take the door down. Closing twice does nothing."""
+        """Take the door down, when nobody is in `wait`. Closing twice does nothing."""
         ...
 
     def forget(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -71,12 +72,20 @@ def test_a_producer_with_batches_on_their_way_stores_each_once(path: Path) -> No
             assert [message.value for message in store.read("t")] == [b"%d" % number for number in range(600)]
 
 
-def test_many_siblings_start_one_helper(path: Path) -> None:
+def test_many_siblings_start_one_helper(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is first; and the others use it."""
+    started: list[int] = []
+    popen = subprocess.Popen
+
+    def start(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(1)
+        return popen(*given, **options)
+
     with program(path, OWNER) as owner:
         assert owner.hear() == "open"
         siblings = [penstock.open(path, **SETTINGS) for _ in range(8)]
         siblings[0].create_topic("t")
+        monkeypatch.setattr(subprocess, "Popen", start)
         owner.kill()
         threads = [threading.Thread(target=sibling.publish, args=("t", b"x")) for sibling in siblings]
         for thread in threads:
@@ -86,6 +95,7 @@ def test_many_siblings_start_one_helper(path: Path) -> None:
         assert siblings[0].stats().topics["t"].messages == 8
         for sibling in siblings:
             sibling.close()
+    assert len(started) == 1
     assert (path / "share.log").read_text() == ""
 
 
@@ -161,12 +171,12 @@ def test_what_is_no_socket_stays_and_the_store_opens_unshared(path: Path, caplog
 def test_who_waits_for_an_owner_to_begin_waits_while_somebody_else_starts_it(path: Path) -> None:
     """A lock that a starter left behind by dying is nobody's; one that is held is waited for."""
     penstock.open(path, **SETTINGS).close()
-    starting = RealLock(str(path / STARTING_NAME))
+    held = RealLock(str(path / STARTING_NAME))
     found: list[penstock.Store] = []
     thread = threading.Thread(target=lambda: found.append(penstock.open(path, share="helper", **SETTINGS)))
     thread.start()
     assert owner_of(path) is None
-    starting.release()
+    held.release()
     thread.join(60)
     assert found[0].publish("t", b"x").offset == 0
     found[0].close()

@@ -80,10 +80,15 @@ class Session:
 
     def __init__(
         self, store: Store, send: Send, completions: Completions, principal: Principal,
-        send_now: Callable[[bytes], bool] = lambda _: False,
+        send_now: Callable[[bytes], bool] = lambda _: False, *, auto_create: bool | None = None,
     ) -> None:  # fmt: skip
-        """*send_now*: send a frame from any thread without waiting; False if it must go by *send*."""
+        """
+        *send_now*: send a frame from any thread without waiting; False if it must go by *send*.
+
+        *auto_create*: whether the client may have topics made by publishing; None means as the store says.
+        """
         self._store = store
+        self._auto_create = store._catalog.auto_create if auto_create is None else auto_create  # noqa: SLF001
         self._principal = principal
         self._send = send
         self._send_now = send_now
@@ -160,7 +165,7 @@ class Session:
         return {
             "version": PROTOCOL_VERSION,
             "store_id": self._store._volume.store_id.hex(),  # noqa: SLF001
-            "auto_create": catalog.auto_create,
+            "auto_create": self._auto_create,
             "default": documents.encode_settings(catalog.default),
         }
 
@@ -277,8 +282,11 @@ class Session:
         return {"topics": [documents.encode_topic(one) for one in seen]}, []
 
     def _topic_to_publish(self, frame: Frame) -> Answer:
-        topic = self._store._catalog.to_publish(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001
+        topic = self._to_publish(frame.fields.get("topic"))
         return documents.encode_topic(self._store.topic(topic.name)), []
+
+    def _to_publish(self, name: Any) -> Topic:
+        return self._store._catalog.to_publish(name, auto_create=self._auto_create)  # noqa: SLF001
 
     def _retain(self, frame: Frame) -> Answer:
         segments, freed = self._store.retain(frame.fields.get("topic"))
@@ -464,7 +472,7 @@ class Session:
             raise BadArgument("parts", str(len(parts)), f"must name a topic and a partition for each of {len(batches)} batches")
         for (name, partition), batch in zip(parts, batches, strict=True):
             check_whole_number("partition", partition, 0, 1 << 31)
-            topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+            topic = self._to_publish(name)
             adopted = _adopt(topic, batch.buffer)
             _refuse_producer(adopted)
             transaction.add_batch(topic, topic.check_partition(partition), adopted)
@@ -515,7 +523,7 @@ class Session:
         with lock:
             for (name, partition), batch in zip(parts, batches, strict=True):
                 check_whole_number("partition", partition, 0, 1 << 31)
-                topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+                topic = self._to_publish(name)
                 adopted = _adopt(topic, batch.buffer)
                 _refuse_producer(adopted)
                 stage.add_batch(topic, topic.check_partition(partition), adopted)

@@ -32,9 +32,11 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadBytes, BatchTooLarge, Closed, OutcomeUnknown, PenstockError, Unavailable, UsageError
+from penstock.files import let_go
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import decode_error, encode_error
 from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, PUSH, REQUEST, Frame, FrameReader, encode_frame
@@ -42,7 +44,7 @@ from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, PUSH, REQUEST, F
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.client.address import Address, Connected
+    from penstock.client.address import Connected, Place
     from penstock.files import Buffer
     from penstock.wire.frame import Fields
 
@@ -72,6 +74,18 @@ _WOKEN, _GONE = 1, 2
 
 class ConnectionLost(Unavailable):
     """The connection broke while the call was on its way. Never leaves the client."""
+
+
+_OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for connection in list(_OPEN):
+        connection.forget()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 class Waiter:
@@ -169,7 +183,7 @@ class Pending(Waiter):
 class Connection:
     """One connection, for any number of threads."""
 
-    def __init__(self, address: Address, *, give_up_s: float = 30.0) -> None:
+    def __init__(self, address: Place, *, give_up_s: float = 30.0) -> None:
         self.address = address
         self.give_up_s = give_up_s
         self.hello: dict[str, Any] = {}
@@ -217,6 +231,7 @@ class Connection:
             self._bell.close()
             self._bell_rope.close()
             raise
+        _OPEN.add(self)
 
     # -- calling ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +258,7 @@ class Connection:
             self.run_soon()
         pending = Pending(self, call, fields, payload, resend=resend, lost=lost, callback=callback, generation=generation)
         with self._lock:
-            self._check_open()
+            self.check_open()
             if self._socket is None and self._thread is None:
                 self._connect()
             stale = self._is_stale(pending)
@@ -260,7 +275,7 @@ class Connection:
         lost: PenstockError | None = None, callback: Callable[[Pending], None] | None = None, generation: int | None = None,
     ) -> Pending | None:  # fmt: skip
         """The same for an event loop: None if it had to wait, for the connection or until the socket takes more. Raises `Closed`."""
-        self._check_open()
+        self.check_open()
         if sum(map(len, payload)) > _NOW_BYTES_MAX or not self._lock.acquire(blocking=False):
             return None
         try:
@@ -278,11 +293,12 @@ class Connection:
             self._wake_watch()
         return pending
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed, or is the parent's."""
+        if os.getpid() != self._pid:
+            raise Closed(f"{self.address.url}, which the parent process opened, must be opened anew in this one: here it")
         if self._closed:
             raise Closed(self.address.url)
-        if os.getpid() != self._pid:
-            raise Closed(f"{self.address.url}, which the parent process opened,")
 
     def _is_stale(self, pending: Pending) -> bool:
         return pending.generation is not None and (pending.generation != self.generation or self._socket is None)
@@ -718,6 +734,15 @@ class Connection:
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
+    def forget(self) -> None:
+        """In a forked child: the connection is the parent's, and ends with it, whether this child lives on or not."""
+        made, self._socket = self._socket, None
+        self._closed = True
+        # Threads that were not copied may have held the old ones.
+        self._lock, self._role = threading.Lock(), threading.Lock()
+        if made is not None and made.fileno() >= 0:
+            let_go(made.fileno())
+
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
@@ -725,15 +750,9 @@ class Connection:
 
     def close(self) -> None:
         """Hang up. Calls that wait raise `Closed`. Closing twice does nothing."""
-        made = self._socket
-        if os.getpid() != self._pid:
-            # A forked child: the connection is the parent's, and goes on there.
-            self._closed = True
-            if made is not None:
-                made.close()
-            return
         if self._closed:
             return
+        made = self._socket
         self._closed = True
         if made is not None:
             # Before the lock: somebody may hold it who waits for the server to take what he sends.

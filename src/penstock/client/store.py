@@ -21,7 +21,7 @@ from penstock.client.publishing import Lanes, RemoteOutlet
 from penstock.client.reading import remote_logs
 from penstock.client.staging import RemoteStage
 from penstock.client.transaction import RemoteTransaction
-from penstock.errors import BadArgument, BadName, BadSetting, Closed, PenstockError, TopicNotFound, Unavailable
+from penstock.errors import BadArgument, BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
 from penstock.store.producer import Producer, ProducerOptions
@@ -40,7 +40,7 @@ from penstock.wire.calls import Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.client.address import Address
+    from penstock.client.address import Place
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer as Identity
     from penstock.store.stats import StoreStats
@@ -54,7 +54,7 @@ _SECONDS = {"lease", "backoff", "backoff_max"}
 class RemoteStore:
     """A store on a server. Safe to use from many threads. See `penstock.Store`."""
 
-    def __init__(self, address: Address, *, auto_create: bool = True, give_up_s: float = 30.0) -> None:
+    def __init__(self, address: Place, *, auto_create: bool = True, give_up_s: float = 30.0) -> None:
         self.path = address.url
         self._connection = Connection(address, give_up_s=give_up_s)
         self._auto_create = auto_create
@@ -448,8 +448,7 @@ class RemoteStore:
         self._connection.call(Call.FLUSH)
 
     def _check_open(self) -> None:
-        if self._connection.closed:
-            raise Closed(self.path)
+        self._connection.check_open()
 
     @property
     def closed(self) -> bool:

@@ -32,7 +32,7 @@ from penstock.groups.book import Book
 from penstock.groups.cursor import READ_BYTES
 from penstock.groups.dead_letters import reason_text
 from penstock.groups.delivery import is_valid
-from penstock.groups.leasing import LEASE_MESSAGES, Leasing
+from penstock.groups.leasing import Leasing
 from penstock.groups.member import Member
 from penstock.groups.moves import Moves
 from penstock.groups.replay import Replay
@@ -273,7 +273,7 @@ class Group:
                 return None
             cursor = next(iter(self._book.rota_of(member)), None)
             offset = None if cursor is None else cursor.cold_offset()
-            messages, size = min(member.prefetch - member.in_flight, LEASE_MESSAGES), member.prefetch_bytes - member.held_bytes
+            messages, size = min(member.prefetch - member.in_flight, member.ahead), member.prefetch_bytes - member.held_bytes
         if cursor is None or offset is None:
             return None
         log, start = cursor.log, offset

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.broker.completions import Completions
 from penstock.broker.session import Session
-from penstock.client.address import keep_alive
-from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
+from penstock.client.address import keep_alive, peer_uid
+from penstock.errors import BadBytes, PenstockError, Unauthenticated, Unavailable, UsageError
+from penstock.files import let_go
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.server.descriptors import Connections
@@ -75,6 +76,9 @@ class Connection(asyncio.Protocol):
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connected)
+        if self._listener.users is not None and peer_uid(connected) not in self._listener.users:
+            self._end(0, 0, Unauthenticated("the store belongs to another user"))
+            return
         self._is_counted = self._listener.room.take()
         if not self._is_counted:
             self._end(0, 0, Unavailable("the server has as many connections as it may"))
@@ -157,7 +161,10 @@ class Connection(asyncio.Protocol):
         self._deadline.cancel()
         self._deadline = None
         self._reader.bytes_max = FRAME_BYTES_MAX
-        self._session = Session(self._listener.store, self._send, self._listener.completions, principal, self._send_now)
+        self._session = Session(
+            self._listener.store, self._send, self._listener.completions, principal, self._send_now,
+            auto_create=self._listener.auto_create,
+        )  # fmt: skip
         self._session.on_room = self._look_for_room
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
 
@@ -241,6 +248,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def forget(self) -> None:
+        """In a forked child: the connection is the parent's, and its client must see it end with the parent."""
+        connected = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connected is not None and connected.fileno() >= 0:
+            let_go(connected.fileno())
+
     def close(self) -> None:
         """Hang up after what was answered is sent."""
         if self._transport is not None:
@@ -259,7 +272,16 @@ class NativeListener:
         auth: Authenticator | None = None,
         allow_insecure: bool = False,
         room: Connections | None = None,
+        listening: socket.socket | None = None,
+        users: frozenset[int] | None = None,
+        auto_create: bool | None = None,
     ) -> None:
+        """
+        Listen at *address*, or with *listening*, a socket that listens already and whose name is somebody else's to remove.
+
+        *users*: take in only their processes, by what the kernel says at a Unix socket. *auto_create*: whether clients may have topics
+        made by publishing; None means as the store says.
+        """
         self.store = store
         self.auth = auth or Everyone()
         self._address = address or Address("127.0.0.1", DEFAULT_PORT)
@@ -269,6 +291,9 @@ class NativeListener:
         self.connections: set[Connection] = set()
         self.room = room or Connections()
         """More are refused, so that the store always has descriptors for its own files."""
+        self.users = users
+        self.auto_create = auto_create
+        self._listening = listening
         self.is_stopping = False
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
@@ -277,9 +302,9 @@ class NativeListener:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
         self.completions = Completions(loop, self.store._volume)  # noqa: SLF001
-        listening = self._address.open("native")
+        listening = self._listening or self._address.open("native")
         handshake_s = None if self._tls is None else HANDSHAKE_SECONDS
-        if self._address.path:
+        if listening.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(
                 lambda: Connection(self), sock=listening, ssl=self._tls, ssl_handshake_timeout=handshake_s
             )
@@ -339,6 +364,11 @@ class NativeListener:
             connection.abort()  # it does not read what it was sent
         await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
         self.completions.close()
-        if self._address.path:
+        if self._address.path and self._listening is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
+
+    def forget(self) -> None:
+        """In a forked child: everything here is the parent's."""
+        for connection in list(self.connections):
+            connection.forget()

@@ -285,7 +285,8 @@ def test_two_streams_share_a_group(shared: Running, stub: PenstockStub, topic: s
             got += len(found)
             values += [delivery.message.value for delivery in found]
     assert sorted(values) == numbered(10)
-    one.end(), other.end()
+    one.end()
+    other.end()
 
 
 def test_commit_finishes_all_below(shared: Running, stub: PenstockStub, topic: str) -> None:

@@ -128,7 +128,7 @@ def test_wrong_settings_of_a_topic_are_refused(admin: AdminStub, settings: dict[
         {"lease_ms": 0}, {"lease_ms": 1 << 60}, {"backoff_ms": 1 << 60}, {"max_deliveries": 1 << 31},
     ],
 )  # fmt: skip
-def test_wrong_options_of_a_subscription_are_refused(shared: Running, topic: str, options: dict[str, int]) -> None:
+def test_wrong_options_of_a_subscription_are_refused(shared: Running, topic: str, options: dict[str, Any]) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         shared.subscribe(topic, **options).next()
     assert caught.value.code() is INVALID
@@ -191,7 +191,8 @@ def test_tags_of_another_stream_name_nothing(shared: Running, stub: PenstockStub
     assert one.settle(give_back=[pb.Tags(first=theirs.tag, count=1)]) == 0
     assert other.ack(theirs) == 0
     assert one.ack(mine) == 0
-    one.end(), other.end()
+    one.end()
+    other.end()
 
 
 def test_what_is_no_message_is_refused(shared: Running) -> None:
@@ -287,6 +288,7 @@ def test_what_is_no_grpc_harms_nobody(shared: Running, stub: PenstockStub, topic
 @pytest.mark.parametrize("setting", GRPC_SETTINGS, ids=lambda one: one.name)
 def test_a_setting_out_of_its_limits_is_refused(setting: Any) -> None:
     assert getattr(GrpcSettings(), setting.name) == setting.default
-    for value in (setting.least - 1, setting.most + 1, "1", None, True, 1.5):
+    wrong: Any
+    for wrong in (setting.least - 1, setting.most + 1, "1", None, True, 1.5):
         with pytest.raises(BadSetting):
-            GrpcSettings(**{setting.name: value})
+            GrpcSettings(**{setting.name: wrong})

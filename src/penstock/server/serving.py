@@ -215,5 +215,5 @@ class Server:
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # the package around it is missing
+    except (ModuleNotFoundError, ValueError):  # the package around it is missing, or somebody blocked it
         return False

@@ -86,6 +86,7 @@ class SubscribeStream(Subscription):
         self._table = asyncio.Lock()
         self._busy = threading.Lock()
         self._is_writing = False
+        self._most = PUSH_MESSAGES_MAX
         self._ending: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
     async def run(self, first: pb.SubscribeRequest) -> None:
@@ -169,7 +170,7 @@ class SubscribeStream(Subscription):
     async def _push_along(self) -> None:
         while True:
             await self._has_credit.wait()
-            found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX), None)
+            found = await self._taking.take(min(max(self._credit, 1), self._most), None)
             if not found:
                 continue
             try:
@@ -199,12 +200,16 @@ class SubscribeStream(Subscription):
             message, bytes_of_it = to.message_of(delivery)
             size += bytes_of_it
             if at and size > bytes_max:
+                # The next time only as many are leased as fit: what goes back costs the group some work.
+                self._most = at
                 return response, list(deliveries[at:])
             response.deliveries.messages.add(tag=self._next_tag, attempt=delivery.attempt, message=message)
             self._held[self._next_tag] = delivery
             self._next_tag += 1
         if len(self._held) > 2 * self.consumer.in_flight + 1_000:
             self._forget_expired()
+        if len(deliveries) >= self._most and 2 * size <= bytes_max:
+            self._most = min(2 * self._most, PUSH_MESSAGES_MAX)
         return response, []
 
     # -- settling ---------------------------------------------------------------------------------------------------

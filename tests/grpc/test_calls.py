@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -380,3 +380,36 @@ def test_dead_letters_are_listed_replayed_and_discarded(
     assert admin.DiscardDeadLetters(pb.ChooseDeadLettersRequest(topic=topic, all=True)).count == 2
     assert admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=topic)).count == 0
     assert len(read(stub, topic)) == 6
+
+
+def test_fetching_gives_what_there_is_without_credit(shared: Running, stub: PenstockStub, topic: str) -> None:
+    stub.Publish(request_of(topic, *numbered(5)))
+    stream = shared.subscribe(topic)
+    stream.started()
+
+    def fetch(number: int, most: int, **wait: int) -> list[bytes]:
+        stream.send(id=number, fetch=pb.Fetch(max_messages=most, **wait))
+        answers = [stream.next(), stream.next()]
+        (settled,) = [one.settled for one in answers if one.WhichOneof("event") == "settled"]
+        (found,) = [one.deliveries for one in answers if one.WhichOneof("event") == "deliveries"]
+        assert settled.id == found.id == number
+        return [one.message.value for one in found.messages]
+
+    assert fetch(1, 2, wait_ms=0) == numbered(2)
+    assert fetch(2, 1_000, wait_ms=0) == numbered(5)[2:]
+    assert fetch(3, 10, wait_ms=0) == []
+    assert fetch(4, 10, wait_ms=30) == []
+    stream.send(id=5, fetch=pb.Fetch(max_messages=1))
+    assert stream.next().settled.id == 5
+    # While it waits, other requests are served.
+    assert stream.settle() == 0
+    stub.Publish(request_of(topic, b"new"))
+    assert [one.message.value for one in stream.deliveries()] == [b"new"]
+    wrong: dict[str, Any]
+    for wrong in ({"fetch": pb.Fetch(max_messages=0), "id": 9}, {"fetch": pb.Fetch(max_messages=1)}):
+        bad = shared.subscribe(topic, "other")
+        bad.started()
+        bad.send(**wrong)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "BAD_ARGUMENT"):
+            bad.next()
+    stream.end()

@@ -155,7 +155,7 @@ class PublishStreamResponse(_message.Message):
     def __init__(self, published: _Optional[_Union[PublishResponse, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("start", "ack", "nack", "extend", "give_back", "credit", "drop_credit", "id", "durable")
+    __slots__ = ("start", "ack", "nack", "extend", "give_back", "credit", "drop_credit", "id", "durable", "fetch")
     START_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     NACK_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,7 @@ class SubscribeRequest(_message.Message):
     DROP_CREDIT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
     start: Subscription
     ack: _containers.RepeatedCompositeFieldContainer[Tags]
     nack: _containers.RepeatedCompositeFieldContainer[Nack]
@@ -174,7 +175,16 @@ class SubscribeRequest(_message.Message):
     drop_credit: bool
     id: int
     durable: bool
-    def __init__(self, start: _Optional[_Union[Subscription, _Mapping]] = ..., ack: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[Nack, _Mapping]]] = ..., extend: _Optional[_Iterable[_Union[Extend, _Mapping]]] = ..., give_back: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., credit: _Optional[int] = ..., drop_credit: bool = ..., id: _Optional[int] = ..., durable: bool = ...) -> None: ...
+    fetch: Fetch
+    def __init__(self, start: _Optional[_Union[Subscription, _Mapping]] = ..., ack: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[Nack, _Mapping]]] = ..., extend: _Optional[_Iterable[_Union[Extend, _Mapping]]] = ..., give_back: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., credit: _Optional[int] = ..., drop_credit: bool = ..., id: _Optional[int] = ..., durable: bool = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ...) -> None: ...
+
+class Fetch(_message.Message):
+    __slots__ = ("max_messages", "wait_ms")
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    max_messages: int
+    wait_ms: int
+    def __init__(self, max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("first", "count")
@@ -253,10 +263,12 @@ class Started(_message.Message):
     def __init__(self, partitions: _Optional[int] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ...) -> None: ...
 
 class Deliveries(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "id")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Delivery]
-    def __init__(self, messages: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+    id: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("tag", "attempt", "message")

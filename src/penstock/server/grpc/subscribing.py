@@ -9,6 +9,8 @@ Credit and prefetch are two limits: credit is used up by each message that is pu
 pushed and not finished. Tags name deliveries of this stream only; they begin at a random number, so that a tag of another stream, kept by
 mistake, names nothing here.
 
+A client may also fetch, as many as it says and without credit: one task more, while it waits.
+
 Leasing reads files and settling may wait for the disk, so both are done in threads. The tags' table is changed by one of the two at a time
 (`_table`); the end of the stream waits for a thread that still settles (`_busy`).
 """
@@ -33,7 +35,7 @@ from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire import penstock_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.groups.delivery import Delivery
     from penstock.server.grpc.service import Call
@@ -86,6 +88,7 @@ class SubscribeStream(Subscription):
         self._table = asyncio.Lock()
         self._busy = threading.Lock()
         self._is_writing = False
+        self._fetching: asyncio.Task[None] | None = None
         self._most = PUSH_MESSAGES_MAX
         self._ending: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
@@ -122,6 +125,8 @@ class SubscribeStream(Subscription):
             orderly = True
         finally:
             service.streams.discard(self)
+            if self._fetching is not None:
+                tasks.append(self._fetching)
             for task in tasks:
                 task.cancel()
                 task.add_done_callback(_heard)
@@ -134,6 +139,8 @@ class SubscribeStream(Subscription):
         while self._is_writing and not pusher.done():  # noqa: ASYNC110 - it happens once
             await asyncio.sleep(LOOK_SECONDS)
         pusher.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()
         await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
         while self.consumer.in_flight and not reader.done() and not self.consumer.closed:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
@@ -171,25 +178,50 @@ class SubscribeStream(Subscription):
         while True:
             await self._has_credit.wait()
             found = await self._taking.take(min(max(self._credit, 1), self._most), None)
-            if not found:
-                continue
-            try:
-                async with self._table:
-                    self._call.require("consume", self.consumer.topic)
-                    # Some or all of the credit may have been taken back meanwhile.
-                    response, left = self._hand(found[: max(self._credit, 0)])
-                    left += found[max(self._credit, 0) :]
-                    self._is_writing = bool(response.deliveries.messages)
-            except BaseException:
-                _give_back(found)
-                raise
-            _give_back(left)
-            self._credit -= len(response.deliveries.messages)
-            if self._credit <= 0:
-                self._has_credit.clear()
-            if self._is_writing:
-                await self._write(response)
+            if found:
+                # Some or all of the credit may have been taken back meanwhile.
+                response = await self._give_out(found, lambda: self._credit)
+                self._credit -= len(response.deliveries.messages)
+                if self._credit <= 0:
+                    self._has_credit.clear()
+                if response.deliveries.messages:
+                    await self._write(response)
                 self._is_writing = False
+
+    async def _give_out(self, found: list[Delivery], most: Callable[[], int]) -> pb.SubscribeResponse:
+        """The response that hands out of *found*; the rest goes back, and all of it if the token does not allow it any more."""
+        try:
+            async with self._table:
+                self._call.require("consume", self.consumer.topic)
+                self._is_writing = True
+                end = max(most(), 0)
+                response, left = self._hand(found[:end])
+        except BaseException:
+            _give_back(found)
+            raise
+        _give_back([*left, *found[end:]])
+        return response
+
+    def _begin_fetch(self, request: pb.SubscribeRequest) -> None:
+        if not request.id:
+            raise BadArgument("fetch", "true", "needs an id, by which it is answered")
+        if self._fetching is not None:
+            raise UsageError("one fetch at a time: the last one is not answered yet")
+        count = check_whole_number("max_messages", request.fetch.max_messages, 1, GET_MANY_MAX)
+        wait_s = request.fetch.wait_ms / 1000 if request.fetch.HasField("wait_ms") else None
+        self._fetching = asyncio.create_task(self._fetch(request.id, min(count, PUSH_MESSAGES_MAX), wait_s))
+
+    async def _fetch(self, number: int, count: int, wait_s: float | None) -> None:
+        try:
+            found = await self._taking.take(count, wait_s)
+            response = await self._give_out(found, lambda: count)
+            response.deliveries.id = number
+            self._fetching = None
+            await self._write(response)
+            self._is_writing = False
+        except PenstockError as error:
+            if not self._ending.done():
+                self._ending.set_result(error)
 
     def _hand(self, deliveries: Sequence[Delivery]) -> tuple[pb.SubscribeResponse, list[Delivery]]:
         """The response that hands out as many of *deliveries* as one response holds, at least one; and the rest."""
@@ -237,6 +269,8 @@ class SubscribeStream(Subscription):
             self._take_credit_back()
         if request.credit:
             self._give_credit(request.credit)
+        if request.HasField("fetch") and not self._ending.done():
+            self._begin_fetch(request)
         if request.id:
             if request.durable:
                 await asyncio.to_thread(self._call.store.flush)

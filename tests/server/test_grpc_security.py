@@ -188,6 +188,13 @@ def test_who_may_not_know_a_topic_learns_nothing_of_it(guarded: Running) -> None
         assert [one.name for one in found] == names
 
 
+@pytest.mark.parametrize("name", ["x" * 1_000_000, "\U0001f600" * 100_000, "\0" * 10_000])
+def test_a_name_of_any_length_is_refused_with_its_code(guarded: Running, name: str) -> None:
+    """An error that is too long for the client's metadata would not arrive."""
+    with refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"):
+        guarded.stub().Publish(request_of(name, b"x"), metadata=bearer("publisher"))
+
+
 def test_numbers_of_one_topic_need_the_right_on_that_topic(guarded: Running) -> None:
     admin = guarded.admin()
     found = admin.GetStats(pb.GetStatsRequest(topic="t"), metadata=bearer("topic-admin")).topics

@@ -28,8 +28,9 @@ DETAILS_METADATA = "grpc-status-details-bin"
 DOMAIN = "penstock"
 INTERNAL_ERROR = "INTERNAL_ERROR"
 """The code of what is no error of the tree: a bug of ours."""
-TEXT_CHARACTERS_MAX = 1_000
-FIELD_CHARACTERS_MAX = 200
+TEXT_BYTES_MAX = 1_000
+FIELD_BYTES_MAX = 600
+"""Clients take 8 KiB of metadata, by default, and names that nobody has checked may stand in an error."""
 
 STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.PenstockError: StatusCode.INTERNAL,
@@ -115,11 +116,15 @@ def tell(error: Exception) -> Told:
     status = status_of(error)
     if type(error) is errors.Unavailable or (status in _MENDABLE and not isinstance(error, _HIDDEN)):
         text = str(error)
-        fields = {name: str(value)[:FIELD_CHARACTERS_MAX] for name, value in vars(error).items() if value is not None}
+        fields = {name: _cut(str(value), FIELD_BYTES_MAX) for name, value in vars(error).items() if value is not None}
     else:
         _log.warning("a call failed: %s [%s]", error, error.code)
         text, fields = (type(error).__doc__ or "").strip().splitlines()[0], {}
-    return Told(status, error.code, text[:TEXT_CHARACTERS_MAX], fields)
+    return Told(status, error.code, _cut(text, TEXT_BYTES_MAX), fields)
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
 async def abort(context: ServicerContext, error: Exception) -> None:

@@ -119,9 +119,11 @@ class SubscribeStream(Subscription):
             for task in tasks:
                 if task.done():
                     task.result()
-            # Only the reader ends without an error: the client has closed its side. Or it was cancelled, which shows a moment later.
+            # Only the reader ends without an error: the client has closed its side. Or it was cancelled, which looks the same at first, but
+            # then nothing can be written any more.
             pusher.cancel()
             await asyncio.sleep(EOF_SECONDS)
+            await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the client has closed its side")))
             orderly = True
         finally:
             service.streams.discard(self)

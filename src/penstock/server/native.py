@@ -42,6 +42,8 @@ DESCRIPTORS_KEPT = 500
 RELEASE_SECONDS = 5.0
 CALL_THREADS = 64
 """Threads for calls that wait for the disk."""
+READ_BYTES = 256 * 1024
+"""What is read at a time."""
 WRITE_BYTES_HIGH = 1024 * 1024
 """What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
 
@@ -52,7 +54,7 @@ def _descriptors() -> int:
     return 1_000_000 if soft == resource.RLIM_INFINITY else max(soft, DESCRIPTORS_KEPT + 10)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client."""
 
     def __init__(self, listener: NativeListener) -> None:
@@ -91,7 +93,14 @@ class Connection(asyncio.Protocol):
             # One that writes at once, in this process, and unencrypted: its socket may be written to beside it when its buffer is empty.
             self._descriptor = connected.fileno()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        # Of all connections, since it is emptied at once. A new one for each read, as other protocols get, costs more than the read.
+        return self._listener.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receive(bytes(self._listener.buffer[:nbytes]))
+
+    def _receive(self, data: bytes) -> None:
         self._listener.completions.run()
         self._is_taking = True
         try:
@@ -273,6 +282,7 @@ class NativeListener:
         self.connections_max = _descriptors() - DESCRIPTORS_KEPT if connections_max is None else connections_max
         """More are refused, so that the store always has descriptors for its own files."""
         self.is_stopping = False
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
 

@@ -41,11 +41,13 @@ HANDSHAKE_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
 CALL_THREADS = 64
 """Threads for calls that wait for the disk."""
+READ_BYTES = 256 * 1024
+"""What is read at a time."""
 WRITE_BYTES_HIGH = 1024 * 1024
 """What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client."""
 
     def __init__(self, listener: NativeListener) -> None:
@@ -89,7 +91,14 @@ class Connection(asyncio.Protocol):
             # One that writes at once, in this process, and unencrypted: its socket may be written to beside it when its buffer is empty.
             self._descriptor = connected.fileno()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        # Of all connections, since it is emptied at once. A new one for each read, as other protocols get, costs more than the read.
+        return self._listener.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receive(bytes(self._listener.buffer[:nbytes]))
+
+    def _receive(self, data: bytes) -> None:
         self._listener.completions.run()
         self._is_taking = True
         try:
@@ -295,6 +304,7 @@ class NativeListener:
         self.auto_create = auto_create
         self._listening = listening
         self.is_stopping = False
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
 

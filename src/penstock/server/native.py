@@ -19,6 +19,7 @@ from penstock.broker.completions import Completions
 from penstock.broker.session import Session
 from penstock.client.address import keep_alive
 from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
+from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.wire.calls import PROTOCOL_VERSION, Call
@@ -213,6 +214,7 @@ class NativeListener:
         self.connections_max = _descriptors() - DESCRIPTORS_KEPT if connections_max is None else connections_max
         """More are refused, so that the store always has descriptors for its own files."""
         self.is_stopping = False
+        self._listening: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
 
@@ -220,7 +222,7 @@ class NativeListener:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
         self.completions = Completions(loop)
-        listening = self._address.open("native")
+        self._listening = listening = self._address.open("native")
         if self._address.path:
             self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, ssl=self._tls)
         else:
@@ -259,7 +261,9 @@ class NativeListener:
         Calls that wait for messages are not waited for.
         """
         self.is_stopping = True
-        if self._server is not None:
+        if self._server is not None and self._server.is_serving():
+            assert self._listening is not None
+            await stop_accepting(self._listening)
             self._server.close()
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s

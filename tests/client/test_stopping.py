@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
+from penstock import Store
 from penstock.errors import Unavailable
+from penstock.server.address import Address
+from penstock.server.native import NativeListener
 from penstock.wire.calls import Call
 from penstock.wire.frame import ANSWER
 from tests.client.served import eventually, later, within
@@ -40,6 +47,27 @@ def test_running_publishes_are_answered(served: Served) -> None:
     stopping.result(10)
     assert answered == count
     assert len(served.values("orders")) == count
+
+
+@pytest.mark.parametrize("turns", range(7))
+def test_a_connection_that_comes_as_the_server_stops_is_hung_up(turns: int) -> None:
+    """However far the event loop has come with it: it was accepted, or is being set up, or is there."""
+
+    async def stop_meanwhile() -> socket.socket:
+        with Store.open("memory:") as store:
+            listener = NativeListener(store, Address("127.0.0.1", 0))
+            await listener.start()
+            url = urlsplit(listener.address)
+            client = socket.create_connection((url.hostname, url.port))  # the kernel answers it
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await listener.stop()
+            return client
+
+    with asyncio.run(stop_meanwhile()) as client:
+        client.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):  # nobody had accepted it
+            assert client.recv(100) == b""
 
 
 class _Gate:

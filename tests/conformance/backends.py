@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from penstock.server.running import RunningServer
 from penstock.settings import StoreSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from tests.conformance.awaited import Awaited, LoopThread
+from tests.conformance.over_http import HttpServer, HttpStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,8 @@ class Backend:
     """Whether a second opener may read beside the owner."""
     has_one_opener = True
     """Whether a second opener is refused."""
+    leaves_out: ClassVar[dict[str, str]] = {}
+    """Modules of tests that it has no answer to at all, and why."""
 
     def __init__(self, folder: Path, *, live: bool) -> None:
         self.folder = folder
@@ -152,7 +155,7 @@ class ServerBackend(DirectoryBackend):
 
     def __init__(self, folder: Path, *, live: bool) -> None:
         super().__init__(folder, live=live)
-        self._servers: dict[Path, RunningServer] = {}
+        self._servers: dict[Path, Any] = {}
         self._owners: list[Store] = []
 
     def open(self, **settings: Any) -> Store:
@@ -161,11 +164,18 @@ class ServerBackend(DirectoryBackend):
         if server is None:
             owner = self._open(str(self.path), settings)
             self._opened.pop()
-            server = RunningServer(owner)
+            server = self._serve(owner)
             self._servers[self.path] = server
             self._owners.append(owner)
-        client: Any = RemoteStore(parse_address(server.address), auto_create=auto_create)
+        client = self._connect(server, auto_create=auto_create)
         self._opened.append(client)
+        return client
+
+    def _serve(self, owner: Store) -> Any:
+        return RunningServer(owner)
+
+    def _connect(self, server: Any, *, auto_create: bool) -> Store:
+        client: Any = RemoteStore(parse_address(server.address), auto_create=auto_create)
         return client  # type: ignore[no-any-return]  # it has the same face
 
     def queue(self, **options: Any) -> penstock.Queue:
@@ -208,9 +218,29 @@ class AsyncioBackend(ServerBackend):
             self._threads.pop().close()
 
 
+class HttpBackend(ServerBackend):
+    """The same over HTTP, as far as it has the calls."""
+
+    name = "http"
+    leaves_out: ClassVar[dict[str, str]] = {
+        "test_bad_input": "HTTP has no types of Python; tests/server/test_hostile.py is about bad requests",
+        "test_producers": "no such call over HTTP: producers",
+        "test_queue": "no such call over HTTP: the simple face",
+        "test_transactions": "no such call over HTTP: transactions",
+        "test_workers": "no such call over HTTP: workers",
+    }
+
+    def _serve(self, owner: Store) -> Any:
+        return HttpServer(owner, live=self.live)
+
+    def _connect(self, server: Any, *, auto_create: bool) -> Store:
+        client: Any = HttpStore(server)
+        return client  # type: ignore[no-any-return]  # it has the same face
+
+
 BACKENDS: tuple[type[Backend], ...] = (MemoryBackend, DirectoryBackend, ServerBackend)
 """Those of every run."""
-LONG_BACKENDS: tuple[type[Backend], ...] = (AsyncioBackend,)
+LONG_BACKENDS: tuple[type[Backend], ...] = (AsyncioBackend, HttpBackend)
 """Those of the long run."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Store
-from tests.conformance.backends import BACKENDS, LONG_BACKENDS, SETTINGS, Backend, DirectoryBackend, skip_unless
+from tests.conformance.backends import BACKENDS, LONG_BACKENDS, SETTINGS, Backend, DirectoryBackend, HttpBackend, skip_unless
 from tests.volume.gated_files import GatedFileSystem
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _PARAMETERS = [
 def backend_type(request: pytest.FixtureRequest) -> type[Backend]:
     """The ways to reach an engine, one after the other."""
     chosen: type[Backend] = request.param
+    reason = chosen.leaves_out.get(request.module.__name__.rpartition(".")[2])
+    skip_unless(reason is None, reason or "")
     return chosen
 
 
@@ -81,6 +83,7 @@ def shared(backend: Backend) -> Backend:
 def gated(live: Backend, tmp_path: Path) -> Iterator[tuple[Store, GatedFileSystem]]:
     """A store on a disk whose syncs can be held back, with a topic t of four partitions."""
     skip_unless(isinstance(live, DirectoryBackend), "holds the disk back")
+    skip_unless(not isinstance(live, HttpBackend), "there is no HTTP in it")
     files = GatedFileSystem()
     with Store.open(str(tmp_path / "gated"), settings=SETTINGS, files=files) as store:
         store.create_topic("t", partitions=4)

@@ -18,7 +18,7 @@ import pytest
 
 from penstock import Store
 from penstock.errors import OffsetOutOfRange, TopicExists, TopicNotFound, UsageError
-from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend, skip_unless
+from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend, HttpBackend, skip_unless
 from tests.conformance.helpers import (
     PATIENCE,
     Running,
@@ -133,6 +133,7 @@ while True:
 def test_5_a_soak_of_kills(live: Backend, tmp_path: Path, sync: str) -> None:
     """Producer and consumer are killed again and again; every message that was answered is stored once and seen at least once."""
     skip_unless(isinstance(live, DirectoryBackend), "kills a process that owns a folder")
+    skip_unless(not isinstance(live, HttpBackend), "there is no HTTP in it")
     script = tmp_path / "soak.py"
     script.write_text(SOAK)
     for _ in range(3):

@@ -196,6 +196,62 @@ def test_workers_of_an_ordered_group_have_partitions_of_their_own(server: Runnin
     assert one[0]["partition"] != two[0]["partition"]
 
 
+CONSUMERS = "/v1/topics/t/groups/g/consumers"
+
+
+def test_workers_that_have_joined_share_the_partitions_before_any_of_them_asks(server: Running, http: httpx.Client) -> None:
+    server.store.sync.create_topic("t", partitions=4)
+    http.put("/v1/topics/t/groups/g", json={"ordered": True})
+    for partition in range(4):
+        server.store.sync.publish("t", b"x", partition=partition)
+    for name in ("a", "b"):
+        assert http.put(f"{CONSUMERS}/{name}").status_code == 204
+        assert http.put(f"{CONSUMERS}/{name}").status_code == 204, "it is there"
+    assert group(server).members == 2
+    assert [len(receive(http, max=10, consumer=name)) for name in ("a", "b")] == [2, 2]
+
+
+def test_a_worker_that_leaves_gives_back_what_it_holds_at_once_and_uncounted(filled: Running, http: httpx.Client) -> None:
+    held = receive(http, max=2, consumer="a")
+    assert http.delete(f"{CONSUMERS}/a").status_code == 204
+    assert finish(http, "ack", held[0]["receipt"]).json()["late"] == [held[0]["receipt"]]
+    assert [(one["offset"], one["attempt"]) for one in receive(http, max=10)] == [(0, 1), (1, 1), (2, 1)]
+    assert group(filled).members == 1
+    for name in ("a", "nobody"):
+        assert http.delete(f"{CONSUMERS}/{name}").status_code == 204, "who is not there has left"
+    assert filled.listener.context.consumers.held == 3
+
+
+def test_a_poll_of_a_worker_that_leaves_ends_with_nothing(filled: Running, http: httpx.Client) -> None:
+    """And does not make it join again."""
+    receive(http, max=3)
+    with ThreadPoolExecutor() as pool:
+        poll = pool.submit(receive, http, wait=30, consumer="a")
+        until(lambda: filled.listener.context.waiting)
+        http.delete(f"{CONSUMERS}/a")
+        assert poll.result(10) == []
+    assert group(filled).members == 1
+
+
+def test_a_worker_holds_no_more_than_it_said(filled: Running, http: httpx.Client) -> None:
+    assert http.put(f"{CONSUMERS}/a", json={"in_flight": 2}).status_code == 204
+    held = receive(http, max=10, consumer="a")
+    assert len(held) == 2
+    assert receive(http, max=10, consumer="a") == []
+    finish(http, "ack", held[0]["receipt"])
+    assert len(receive(http, max=10, consumer="a")) == 1
+
+
+def test_a_worker_is_that_of_its_own_token(tmp_path: Path) -> None:
+    """Another token cannot make it leave, whatever name it uses."""
+    tokens = write_tokens(tmp_path / "tokens", {"a": {"admin": ["*"]}, "b": {"consume": ["t"]}})
+    with running(auth=TokenAuth(tokens)) as server:
+        server.store.sync.publish("t", b"x")
+        (held,) = receive(server.client("a-token"), consumer="w")
+        assert server.client("b-token").delete(f"{CONSUMERS}/w").status_code == 204
+        assert finish(server.client("a-token"), "ack", held["receipt"]).status_code == 200
+
+
 def test_a_consumer_that_does_not_come_back_is_forgotten_and_its_leases_end() -> None:
     with running(consumer_idle_s=0.1) as server:
         server.store.sync.publish_many("t", [b"a", b"b"])

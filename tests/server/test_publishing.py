@@ -149,7 +149,7 @@ def test_reading_begins_at_a_place(client: httpx.Client, topic: str) -> None:
     gone = client.get(f"/v1/topics/{topic}/partitions/0/messages", params={"start": "3"})
     assert gone.status_code == 404
     assert gone.json() | {"title": "", "detail": "", "type": ""} == {
-        "type": "", "title": "", "detail": "", "status": 404, "code": "OFFSET_OUT_OF_RANGE", "first": 0, "end": 2,
+        "type": "", "title": "", "detail": "", "status": 404, "code": "OFFSET_OUT_OF_RANGE", "offset": 3, "first": 0, "end": 2,
     }  # fmt: skip
 
 

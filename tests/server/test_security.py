@@ -71,6 +71,8 @@ TABLE: dict[tuple[str, str], Row] = {
     ("PUT", "/v1/topics/{topic}/groups/{group}"): Row(200, CONSUMERS, GROUP, {"max_deliveries": 3}),
     ("DELETE", "/v1/topics/{topic}/groups/{group}"): Row(404, {"topic-admin", "admin"}, "/v1/topics/t/groups/none"),
     ("POST", "/v1/topics/{topic}/groups/{group}/receive"): Row(200, CONSUMERS, f"{GROUP}/receive", {"max": 1}),
+    ("PUT", "/v1/topics/{topic}/groups/{group}/consumers/{consumer}"): Row(204, CONSUMERS, f"{GROUP}/consumers/c"),
+    ("DELETE", "/v1/topics/{topic}/groups/{group}/consumers/{consumer}"): Row(204, CONSUMERS, f"{GROUP}/consumers/c"),
     ("POST", "/v1/topics/{topic}/groups/{group}/ack"): Row(409, CONSUMERS, f"{GROUP}/ack", RECEIPT),
     ("POST", "/v1/topics/{topic}/groups/{group}/nack"): Row(409, CONSUMERS, f"{GROUP}/nack", RECEIPT),
     ("POST", "/v1/topics/{topic}/groups/{group}/reject"): Row(409, CONSUMERS, f"{GROUP}/reject", RECEIPT),

@@ -19,20 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.aio.remote_calls import RemoteCalls
-    from penstock.format.batch import Batch
 
 
-class _Ends:
-    """Where a log begins and ends at one moment, for `reading.span`, and the times that were looked up."""
+class _Extent:
+    """Where a log begins and ends at one moment, and the times that were looked up: a `reading.Extent`."""
 
     def __init__(self, log_start: int, committed_end: int, offsets_of_times: dict[int, int]) -> None:
         self.log_start = log_start
         self.committed_end = committed_end
         self._offsets_of_times = offsets_of_times
-
-    def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Batch]:
-        """Nothing: only what is known already."""
-        raise NotImplementedError
 
     def offset_of_time(self, time_us: int) -> int:
         """The first offset appended at or after a time."""
@@ -62,7 +57,7 @@ async def messages(
                 time_us = check_moment_us(name, where)
                 asked = {"topic": topic, "partition": number, "time_us": time_us}
                 times[time_us] = whole((await calls.ask(Call.OFFSET_OF_TIME, asked)).fields, "offset")
-        spans.append((number, *reading.span(_Ends(log_start, committed_end, times), start, end)))
+        spans.append((number, *reading.span(_Extent(log_start, committed_end, times), start, end)))
     for number, first, last in spans:
         offset = first
         while offset < last and left > 0:

@@ -20,6 +20,7 @@ from penstock.broker.session import Session
 from penstock.client.address import keep_alive, peer_uid
 from penstock.errors import BadBytes, PenstockError, Unauthenticated, Unavailable, UsageError
 from penstock.files import let_go
+from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.server.descriptors import Connections
@@ -303,6 +304,8 @@ class NativeListener:
         self.users = users
         self.auto_create = auto_create
         self._listening = listening
+        self._has_name = listening is None
+        """Whether the name of its socket is this listener's to remove."""
         self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._server: asyncio.Server | None = None
@@ -312,7 +315,7 @@ class NativeListener:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
         self.completions = Completions(loop, self.store._volume)  # noqa: SLF001
-        listening = self._listening or self._address.open("native")
+        self._listening = listening = self._listening or self._address.open("native")
         handshake_s = None if self._tls is None else HANDSHAKE_SECONDS
         if listening.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(
@@ -360,7 +363,9 @@ class NativeListener:
         Calls that wait for messages are not waited for.
         """
         self.is_stopping = True
-        if self._server is not None:
+        if self._server is not None and self._server.is_serving():
+            assert self._listening is not None
+            await stop_accepting(self._listening)
             self._server.close()
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
@@ -374,7 +379,7 @@ class NativeListener:
             connection.abort()  # it does not read what it was sent
         await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
         self.completions.close()
-        if self._address.path and self._listening is None:
+        if self._address.path and self._has_name:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
 

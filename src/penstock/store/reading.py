@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 OFFSET_MAX = (1 << 63) - 1
 
 
-class ReadableLog(Protocol):
-    """What reading needs of a log: the owner's and a reader's have it."""
+class Extent(Protocol):
+    """Where a log begins and ends, and where a time lies in it: enough to say what a place means."""
 
     @property
     def log_start(self) -> int:
@@ -30,16 +30,20 @@ class ReadableLog(Protocol):
         """The offset after the last committed one."""
         ...
 
-    def read(self, offset: int, bytes_max: int = ...) -> list[Batch]:
-        """Committed batches from the one that holds *offset* on."""
-        ...
-
     def offset_of_time(self, time_us: int) -> int:
         """The first offset appended at or after a time."""
         ...
 
 
-def place(name: str, where: object, log: ReadableLog, *, bounded: bool = True) -> int:
+class ReadableLog(Extent, Protocol):
+    """What reading needs of a log: the owner's and a reader's have it."""
+
+    def read(self, offset: int, bytes_max: int = ...) -> list[Batch]:
+        """Committed batches from the one that holds *offset* on."""
+        ...
+
+
+def place(name: str, where: object, log: Extent, *, bounded: bool = True) -> int:
     """
     The offset that *where* means in *log*: "earliest", "latest", an offset, or an aware datetime.
 
@@ -62,7 +66,7 @@ def place(name: str, where: object, log: ReadableLog, *, bounded: bool = True) -
     return where
 
 
-def span(log: ReadableLog, start: object, end: object) -> tuple[int, int]:
+def span(log: Extent, start: object, end: object) -> tuple[int, int]:
     """The half-open range of offsets that *start* and *end* mean; *end* None is the committed end of now."""
     first = place("start", start, log)
     last = log.committed_end if end is None else min(place("end", end, log, bounded=False), log.committed_end)

@@ -2,8 +2,8 @@
 Consumers of clients that come and go with each request, and the receipts by which they finish what they were handed.
 
 A group knows members that stay; an HTTP client is one for each (topic, group, who asks, the name it gives itself). It is opened when the
-client first asks, and closed when it has asked for nothing and held nothing for a while: then what it had leased goes back. A
-stream has a consumer of its own, which ends with it.
+client first asks or joins, and closed when it leaves, or has asked for nothing and held nothing for a while: then what it had leased goes
+back. A stream has a consumer of its own, which ends with it.
 
 A receipt is a number and 128 random bits, kept here with the delivery that it is for. It works for the same topic, group and principal
 only, and once: a copy of it is late.
@@ -59,6 +59,8 @@ class ClientConsumer:
     consumer: AsyncConsumer
     last_used: float
     waiting: int = 0
+    has_left: bool = False
+    """Its client said that it is going: whoever still waits for it gets nothing, and opens it no more."""
     held: set[int] = field(default_factory=set)
 
 
@@ -105,14 +107,19 @@ class Consumers:
         """Whether the client's consumer is open, or being opened."""
         return place in self._clients
 
-    async def get(self, place: Place) -> ClientConsumer:
-        """The client's consumer, opened now if it is not. Raises what `AsyncStore.subscribe` raises, and `Unavailable`."""
+    async def get(self, place: Place, in_flight_max: int | None = None) -> ClientConsumer:
+        """
+        The client's consumer, opened now if it is not, to hold *in_flight_max* messages at most.
+
+        Raises what `AsyncStore.subscribe` raises, and `Unavailable`.
+        """
         task = self._clients.get(place)
         if task is None:
             self._check_room()
             # One opening for all requests of the client that come meanwhile; it goes on if one of them is cancelled.
             settings = self._settings
-            task = asyncio.create_task(self._open(place, settings.in_flight_max, settings.in_flight_bytes_max))
+            most = min(in_flight_max or settings.in_flight_max, settings.in_flight_max)
+            task = asyncio.create_task(self._open(place, most, settings.in_flight_bytes_max))
             self._clients[place] = task
         try:
             client = await asyncio.shield(task)
@@ -149,6 +156,18 @@ class Consumers:
         finally:
             client.waiting -= 1
             client.last_used = self._clock.monotonic()
+
+    async def leave(self, place: Place) -> None:
+        """The client goes, if it was there: see `close`. Its requests that wait get nothing."""
+        task = self._clients.get(place)
+        if task is None:
+            return
+        try:
+            client = await asyncio.shield(task)
+        except PenstockError:
+            return  # it could not be opened, and who asked for it was told
+        client.has_left = True
+        await self.close(client)
 
     async def close(self, client: ClientConsumer) -> None:
         """It is gone: what it holds is ready for others at once, and its receipts are void."""

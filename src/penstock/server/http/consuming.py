@@ -36,7 +36,7 @@ _LEASE = schemas.seconds(
     0.001, schemas.SECONDS_MAX, "how long the messages are kept for this client; default: the group's lease"
 )
 _RECEIPTS = schemas.list_of(schemas.text(64, minLength=1), schemas.RECEIPTS_MAX, least=1)
-_REASON = schemas.text(schemas.REASON_CHARACTERS_MAX, "why; goes into the dead letter")
+_REASON = schemas.text(schemas.REASON_CHARACTERS_MAX, "why; its first line goes into the dead letter, up to 256 characters")
 _GROUP = "/v1/topics/{topic}/groups/{group}"
 
 
@@ -95,8 +95,12 @@ async def receive(call: Call) -> Response:
             except Closed:
                 # The group was deleted, or the consumer was idle for too long, between two lines.
                 await context.consumers.close(client)
+                if client.has_left:
+                    break
                 if last:
                     raise
+    if client.has_left:
+        found = []  # what was taken for it meanwhile went back with the rest
     deliveries, size = _fitting(found or [], context.settings.response_bytes_max)
     handed = context.consumers.hand(client, deliveries, asked.get("lease"))
     fields = [_fields(delivery, receipt, as_base64=asked.get("base64", False)) for delivery, receipt in handed]
@@ -112,6 +116,40 @@ def _fitting(deliveries: list[AsyncDelivery], bytes_max: int) -> tuple[list[Asyn
 def _fields(delivery: AsyncDelivery, receipt: str, *, as_base64: bool) -> dict[str, Any]:
     fields = show.message_fields(delivery._delivery, as_base64=as_base64)  # noqa: SLF001
     return fields | {"attempt": delivery.attempt, "receipt": receipt}
+
+
+# -- joining and leaving ---------------------------------------------------------------------------------------------
+
+
+@operation(
+    "PUT", f"{_GROUP}/consumers/{{consumer}}",
+    "A worker joins before it takes messages: in an ordered group it gets its share. One that is there stays as it is. The group is made "
+    "if it is not there.",
+    tag="consuming", right="consume", while_draining=False,
+    body=schemas.record(
+        {"in_flight": schemas.whole(1, 1_000_000, "messages that it may hold; default, and at most, the server's in_flight_max")}
+    ),
+    body_optional=True, answers={204: None}, problems=(404,),
+)  # fmt: skip
+async def join(call: Call) -> Response:
+    """Join."""
+    place = _place(call, call.path["consumer"])
+    if not call.context.consumers.has(place):
+        check_may_make_group(call)
+    await call.context.consumers.get(place, (call.body or {}).get("in_flight"))
+    return Response(status_code=204)
+
+
+@operation(
+    "DELETE", f"{_GROUP}/consumers/{{consumer}}",
+    "A worker leaves: what it holds is ready for others at once, uncounted, its receipts are void, and its requests that wait end. One "
+    "that is not there has left.",
+    tag="consuming", right="consume", answers={204: None},
+)  # fmt: skip
+async def leave(call: Call) -> Response:
+    """Leave."""
+    await call.context.consumers.leave(_place(call, call.path["consumer"]))
+    return Response(status_code=204)
 
 
 # -- finishing ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import uvicorn
 
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
+from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.server.descriptors import Connections
@@ -232,11 +233,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more, then let what is there end."""
-        # A connection that asyncio has accepted and not set up yet would hang when its server is closed (python/cpython#109564).
-        with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().remove_reader(self._listening.fileno())
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await stop_accepting(self._listening)
         await super().shutdown(sockets)
 
     def abort(self) -> None:

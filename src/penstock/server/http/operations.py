@@ -114,6 +114,7 @@ OPERATIONS: list[Operation] = []
 PATH_PARAMETERS: dict[str, tuple[Schema, str]] = {
     "topic": (schemas.NAME, "The topic."),
     "group": (schemas.NAME, "The group."),
+    "consumer": (schemas.NAME, "The consumer: the name that a worker gives itself."),
     "partition": (schemas.PARTITION, "The partition, from 0 on."),
     "id": (schemas.OFFSET, "The dead letter: its offset in the topic's dead letters."),
 }

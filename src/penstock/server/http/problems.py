@@ -118,7 +118,9 @@ def document(error: Exception) -> dict[str, Any]:
         detail = title
     found = {"type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "code": code}
     if isinstance(error, errors.OffsetOutOfRange):
-        found |= {"first": error.first, "end": error.end}
+        found |= {"offset": error.offset, "first": error.first, "end": error.end}
+    elif isinstance(error, (errors.MessageTooLarge, errors.BatchTooLarge)):
+        found |= {"size": error.size, "limit": error.limit}
     return found
 
 

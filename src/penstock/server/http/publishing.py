@@ -89,7 +89,7 @@ def _message_headers(call: Call) -> list[tuple[str, bytes]]:
 
 async def _publish_many(call: Call, known: bytes | None) -> list[Receipt]:
     messages = [show.new_message(fields, f"[{at}]") for at, fields in enumerate(call.body)]
-    dedup_keys: list[str | bytes | None] = [message.dedup_key for message in messages]
+    dedup_keys = [message.dedup_key for message in messages]
     if known is not None:
         dedup_keys = [b"%s/%d" % (known, at) if key is None else key for at, key in enumerate(dedup_keys)]
     columns: dict[str, list[Any]] = {

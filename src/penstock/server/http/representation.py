@@ -34,7 +34,7 @@ class NewMessage(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
     partition: int | None = None
     timestamp: dt.datetime | None = None
-    dedup_key: str | bytes | None = None
+    dedup_key: bytes | None = None
 
     def options(self) -> dict[str, Any]:
         """What it has besides its value, as `publish` takes it."""
@@ -70,7 +70,7 @@ def new_message(fields: dict[str, Any], where: str) -> NewMessage:
         None if headers is None else [_header(header, f"{where}.headers[{at}]") for at, header in enumerate(headers)],
         fields.get("partition"),
         None if timestamp is None else moment_of("timestamp", timestamp),
-        fields.get("dedup_key"),
+        _bytes_of("dedup_key", fields, where),
     )
 
 

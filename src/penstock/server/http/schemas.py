@@ -17,9 +17,10 @@ from penstock.values import HEADERS_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, is_na
 
 Schema = dict[str, Any]
 
-OFFSET_MAX = (1 << 62) - 1
+OFFSET_MAX = (1 << 63) - 1
 SECONDS_MAX = 86_400
-REASON_CHARACTERS_MAX = 1_024
+REASON_CHARACTERS_MAX = 64 * 1024
+"""Much more than is kept: who sends a whole traceback still gives his message back."""
 PUBLISH_MESSAGES_MAX = 10_000
 RECEIPTS_MAX = 1_000
 RECEIVE_MAX = 1_000
@@ -95,7 +96,7 @@ _FIELDS: dict[str, Schema] = {
 }
 _HEADER: Schema = record(
     {
-        "name": text(64 * 1024),
+        "name": text(128 * 1024, "64 KiB at most"),
         "value": text(MESSAGE_BYTES_MAX, "text, stored as UTF-8"),
         "value_base64": _FIELDS["value_base64"],
     },
@@ -106,7 +107,7 @@ TIME: Schema = text(40, "ISO 8601 with a zone", format="date-time")
 PLACE: Schema = text(
     40,
     "earliest, latest, an offset or a time",
-    anyOf=[{"enum": ["earliest", "latest"]}, {"pattern": "^[0-9]{1,18}$"}, {"format": "date-time"}],
+    anyOf=[{"enum": ["earliest", "latest"]}, {"pattern": "^[0-9]{1,19}$"}, {"format": "date-time"}],
 )
 
 
@@ -116,10 +117,11 @@ def _new_message(**more: Schema) -> Schema:
         "headers": list_of(ref("Header"), HEADERS_MAX),
         "timestamp": TIME,
         "dedup_key": text(1_024, "publishing it again within the topic's window stores nothing", minLength=1),
+        "dedup_key_base64": text(2_048, "the same, any bytes", minLength=1, pattern=_BASE64, contentEncoding="base64"),
         **more,
     }
     has_value = {"anyOf": [{"required": ["value"]}, {"required": ["value_base64"]}]}
-    return record(fields, allOf=[has_value, _not_both("value", "value_base64"), _not_both("key", "key_base64")])
+    return record(fields, allOf=[has_value, *(_not_both(name, f"{name}_base64") for name in ("value", "key", "dedup_key"))])
 
 
 COMPONENTS: dict[str, Schema] = {
@@ -173,6 +175,9 @@ COMPONENTS: dict[str, Schema] = {
             "code": {"type": "string", "description": "never changes; see docs/reference/errors.md and docs/reference/http.md"},
             "late": {"type": "array", "items": {"type": "string"}, "description": "receipts that changed nothing (LEASE_EXPIRED)"},
             "done": {"type": "integer", "description": "how many of the others were finished (LEASE_EXPIRED)"},
+            "size": {"type": "integer", "description": "how large it is (MESSAGE_TOO_LARGE, BATCH_TOO_LARGE)"},
+            "limit": {"type": "integer", "description": "how large it may be (MESSAGE_TOO_LARGE, BATCH_TOO_LARGE)"},
+            "offset": {"type": "integer", "description": "the offset that was asked for (OFFSET_OUT_OF_RANGE)"},
             "first": {"type": "integer", "description": "the first offset that is kept (OFFSET_OUT_OF_RANGE)"},
             "end": {"type": "integer", "description": "the offset after the last message (OFFSET_OUT_OF_RANGE)"},
         },

@@ -54,7 +54,8 @@ def test_it_says_first_what_it_writes_where(run: Commands, tmp_path: Path) -> No
 
 
 def test_a_server_is_measured_and_keeps_one_small_topic(run: Commands, tmp_path: Path) -> None:
-    with serving("--data", str(tmp_path / "data"), "--native", "127.0.0.1:0", "--no-http") as server:
+    alone = {"PENSTOCK_SERVE_NO_HTTP": "1", "PENSTOCK_SERVE_NO_GRPC": "1"}
+    with serving("--data", str(tmp_path / "data"), "--native", "127.0.0.1:0", environment=alone) as server:
         url = server.address("native")
         (found,) = run.json("bench", url, *QUICK)
         assert [row["name"] for row in found["rows"]] == NAMES

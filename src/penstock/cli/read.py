@@ -38,7 +38,7 @@ FOLLOW_SECONDS = 0.2
 @parameters.target
 @parameters.topic
 @parameters.partition
-@click.option("--start", type=parameters.place, default="earliest", show_default=True,
+@click.option("--start", type=parameters.place, shell_complete=parameters.complete_place, default="earliest", show_default=True,
               help="earliest, latest, an offset, a time (2026-01-31T08:00Z: when it was appended), or 5m for 5 minutes ago.")  # fmt: skip
 @click.option("--end", type=parameters.place, help="Where to stop, likewise; that message is not printed.")
 @click.option("--count", type=click.IntRange(min=1), metavar="NUMBER", help="Stop after so many messages.")

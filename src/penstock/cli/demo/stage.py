@@ -155,9 +155,12 @@ class Stage:
         """Start `penstock serve`, and return at once; `await_server` waits until clients can connect."""
         # In its own folder and without variables, so that no file or variable of the user's changes it.
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        # One listener, on an address of its own: nothing of a server that the user runs is in the way. By variables, since one of an
+        # option that this server does not have is no error.
+        quiet |= {"PENSTOCK_SERVE_NO_HTTP": "1", "PENSTOCK_SERVE_NO_GRPC": "1"}
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self._server = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "penstock.cli", "serve", "--data", self.data, "--native", self._native, "--no-http"],
+                [sys.executable, "-m", "penstock.cli", "serve", "--data", self.data, "--native", self._native],
                 stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=quiet, start_new_session=True,
             )  # fmt: skip
 

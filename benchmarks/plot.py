@@ -13,6 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.measure import OTHERS_CORES, UNSTEADY
 from benchmarks.queue_peers import PEERS as QUEUES
 from benchmarks.server_peers import TITLES
 from benchmarks.server_report import ServerRow, svg_plot
@@ -53,12 +54,13 @@ def queue_plot(stored: dict[str, Any]) -> str:
                 # Each repeat as ours to theirs, in turns; the peer's rate is the median of all.
                 row.pairs[peer.name] = [(ratio * theirs, theirs) for ratio in found["values"]]
         rows.append(row)
-    return svg_plot(
-        rows,
-        titles,
-        heading="Embedded queues on one disk; messages of 100 bytes",
-        label="Penstock and other embedded queues of Python",
+    noisy = sum(
+        row.get("unsteadiness", 1.0) > UNSTEADY or row.get("cores_of_others", 0.0) > OTHERS_CORES for row in by_name.values()
     )
+    heading = "Embedded queues on one disk; messages of 100 bytes"
+    if noisy:
+        heading += f"; others used the machine: {noisy} of {len(by_name)} rows are noisy"
+    return svg_plot(rows, titles, heading=heading, label="Penstock and other embedded queues of Python")
 
 
 class Plot(NamedTuple):

@@ -10,12 +10,14 @@ import pytest
 
 import penstock
 from penstock import ReadOnlyStore, Store
+from penstock.aio.remote_store import AsyncRemoteStore
 from penstock.client.address import parse_address
 from penstock.client.store import RemoteStore
 from penstock.clock import SystemClock
 from penstock.server.running import RunningServer
 from penstock.settings import StoreSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
+from tests.conformance.awaited import Awaited, LoopThread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,7 +181,38 @@ class ServerBackend(DirectoryBackend):
             self._owners.pop().close()
 
 
+class AsyncioBackend(ServerBackend):
+    """The same through its client for asyncio."""
+
+    name = "asyncio"
+
+    def __init__(self, folder: Path, *, live: bool) -> None:
+        super().__init__(folder, live=live)
+        self._threads: list[LoopThread] = []
+
+    def open(self, **settings: Any) -> Store:
+        remote: Any = super().open(**settings)
+        self._opened.pop()
+        thread = LoopThread()
+        self._threads.append(thread)
+        store: Any = Awaited(thread, AsyncRemoteStore(remote))
+        self._opened.append(store)
+        return store  # type: ignore[no-any-return]  # it has the same face
+
+    def reopen(self, **settings: Any) -> Store:
+        super().close()  # and not the loops: what was made in them may still be asked
+        return self.open(**settings)
+
+    def close(self) -> None:
+        super().close()
+        while self._threads:
+            self._threads.pop().close()
+
+
 BACKENDS: tuple[type[Backend], ...] = (MemoryBackend, DirectoryBackend, ServerBackend)
+"""Those of every run."""
+LONG_BACKENDS: tuple[type[Backend], ...] = (AsyncioBackend,)
+"""Those of the long run."""
 
 
 def open_simulated(files: SimulatedFileSystem, clock: FakeClock, **settings: Any) -> Store:

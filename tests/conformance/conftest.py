@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Store
-from tests.conformance.backends import BACKENDS, SETTINGS, Backend, DirectoryBackend, skip_unless
+from tests.conformance.backends import BACKENDS, LONG_BACKENDS, SETTINGS, Backend, DirectoryBackend, skip_unless
 from tests.volume.gated_files import GatedFileSystem
 
 if TYPE_CHECKING:
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(params=BACKENDS, ids=[backend.name for backend in BACKENDS])
+_PARAMETERS = [
+    *(pytest.param(backend, id=backend.name) for backend in BACKENDS),
+    *(pytest.param(backend, id=backend.name, marks=pytest.mark.long) for backend in LONG_BACKENDS),
+]
+
+
+@pytest.fixture(params=_PARAMETERS)
 def backend_type(request: pytest.FixtureRequest) -> type[Backend]:
     """The ways to reach an engine, one after the other."""
     chosen: type[Backend] = request.param

@@ -85,7 +85,7 @@ def _crash_recovery(workload: Workload, state: SimulatedFileSystem, rng: random.
 def test_a_stage_is_adopted_as_a_whole_or_not_at_all(seed: int) -> None:
     """I41, I42, and issue 3's seventh point on the simulated disk: stage, commit and apply at each operation."""
     seed %= 1_000_000
-    explored = [_explore(seed + number, steps=25, states=3) for number in range(2)]
+    explored = [_explore(seed, steps=25, states=3)]
     links = sum(one.links for one in explored)
     print(f"seed {seed}: {sum(one.states for one in explored)} states, {links} adoptions")
 

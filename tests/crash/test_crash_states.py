@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.crash.explorer import explore_until
 
 STATES = 10_500
-"""Checked by each of the two tests below: together more than 20,000 a run."""
+"""Checked by each of the two tests below: together more than 20,000 in a run of CI."""
 
 
 def _explore(seed: int) -> dict[str, int]:
@@ -21,6 +23,7 @@ def test_every_acknowledged_message_survives_every_crash_state(seed: int) -> Non
     _explore(seed % 1_000_000)
 
 
+@pytest.mark.long
 def test_crash_states_of_a_fixed_seed() -> None:
     """The same for workloads that are the same in every run, and that are known to do everything."""
     done = _explore(77_000_000)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import peers, plot, run, server_peers
 from benchmarks.measure import at_least
 from benchmarks.queue_peers import PEERS
-from benchmarks.server_report import ServerRow
+from benchmarks.server_report import BEGIN, END, ServerRow
 
 SPACE = "{http://www.w3.org/2000/svg}"
 
@@ -43,6 +43,20 @@ def test_results_that_change_make_a_plot_stale(tmp_path, monkeypatch):
     stored["rows"][0]["pairs"]["redis"] = [[3.0, 1.0]]
     (tmp_path / "server.json").write_text(json.dumps(stored))
     assert plot.main(["--check"]) == 1
+
+
+def test_measuring_for_the_docs_stores_the_results_and_makes_their_plot(tmp_path, monkeypatch):
+    for folder in ("docs/benchmarks", "benchmarks/results"):
+        (tmp_path / folder).mkdir(parents=True)
+    page = tmp_path / "docs" / "benchmarks.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    monkeypatch.setattr(server_peers, "ROOT", str(tmp_path))
+    row = ServerRow("publish-1", "a row", at_least(2), pairs={"redis": [(2.0, 1.0), (1 / 3, 0.1)]})
+    server_peers.write_docs("new", {"facts": {}, "missing": {}, "rows": [row.to_json()], "profiles": {}})
+    assert "new" in page.read_text()
+    monkeypatch.setattr(plot, "RESULTS", str(tmp_path / "benchmarks" / "results"))
+    monkeypatch.setattr(plot, "PLOTS", str(tmp_path / "docs" / "benchmarks"))
+    assert plot.ALL[0].is_current
 
 
 def test_a_row_comes_back_from_its_json_but_for_its_target():

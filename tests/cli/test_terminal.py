@@ -126,3 +126,15 @@ def test_a_question_is_answered_by_hand(orders: str, answer: str, code: int, lef
     assert found == code
     with penstock.open(orders) as store:
         assert len(store.dead_letters("orders")) == left
+
+
+def test_a_demonstration_moves_on_a_terminal() -> None:
+    """Its picture is drawn again and again in one place, in colours, and fits an ordinary terminal."""
+    code, seen = at_terminal("demo", "dead-letters", settings={"COLUMNS": "80"})
+    assert code == 0
+    assert seen.count("60 tasks; a cell is") > 1
+    assert f"{ESCAPE}31m" in seen
+    assert seen.rindex("✓") > seen.rindex("60 tasks")
+    code, plain = at_terminal("demo", "dead-letters", settings={"NO_COLOR": "1"})
+    assert code == 0
+    assert f"{ESCAPE}31m" not in plain

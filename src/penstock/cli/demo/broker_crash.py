@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 PRODUCERS = 3
 KILLS = 3
-LOAD_SECONDS = 0.4
+LOAD_SECONDS = 0.3
 """How long the server works between two kills."""
+PREFETCH = 10
+"""What is with a consumer when its server dies is handed out with care afterwards, one after the other."""
 CELL_SECONDS = 0.1
-CELLS = 60
+CELLS = 50
 """The most in a row; what takes longer has larger cells."""
 
 
@@ -95,7 +97,7 @@ def perform(stage: Stage) -> Finding:
 
     kills: list[tuple[float, float]] = []
     began = time.monotonic()
-    consumer = Hand(stage.store(), "payments", "ledger", handle, max_deliveries=0, backoff=0.02)
+    consumer = Hand(stage.store(), "payments", "ledger", handle, max_deliveries=0, backoff=0.02, prefetch=PREFETCH)
     producers = Producers(store)
     with stage.screen.moving(lambda: draw(began, producers.moments, moments, kills)):
         for _ in range(KILLS):

@@ -8,6 +8,7 @@ it only looks at lists and counters, which never shrink.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from typing import TYPE_CHECKING
 
 from penstock.cli import interrupts, output
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH = 44
-"""Cells of a full bar."""
+"""Cells of a full bar, where there is room for it."""
+_BESIDE = 46
+"""Cells for what stands left and right of a bar."""
 FRAMES_PER_SECOND = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -33,9 +36,10 @@ def line(*parts: str | tuple[str, str]) -> Text:
 
 def bar(label: str, amount: float, most: float, note: str, style: str = "cyan") -> Text:
     """A bar that is full when *amount* is *most*."""
-    eighths = round(WIDTH * 8 * min(1.0, amount / most)) if most else 0
+    width = max(10, min(WIDTH, shutil.get_terminal_size().columns - _BESIDE)) if output.is_terminal() else WIDTH
+    eighths = round(width * 8 * min(1.0, amount / most)) if most else 0
     drawn = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-    return line(f"  {label:<26}", (f"{drawn:<{WIDTH}}", style), f" {note}")
+    return line(f"  {label:<26}", (f"{drawn:<{width}}", style), f" {note}")
 
 
 def heights(amounts: Sequence[float]) -> str:

@@ -82,19 +82,23 @@ def consume(
         store.subscribe(topic, group, prefetch=prefetch, ordered=ordered or None, start=start) as consumer,
     ):
         left = count
-        while left is None or left > 0:
-            messages = _take(consumer, min(left or TOGETHER, TOGETHER), wait_s)
-            if not messages:
-                break
-            write_messages(messages, "json" if as_json else form)
-            output.flush()
-            _finish(consumer, messages, finish, delay, reason)
-            if left is not None:
-                left -= len(messages)
-            if finish == "none":
-                # No lease may end while this waits: that would count as a failure.
-                wait_s = 0.0
-            interrupts.check()
+        seen = 0
+        with output.progress("consuming (messages)", count, wanted=not follow and output.goes_to_file()) as move:
+            while left is None or left > 0:
+                messages = _take(consumer, min(left or TOGETHER, TOGETHER), wait_s)
+                if not messages:
+                    break
+                write_messages(messages, "json" if as_json else form)
+                output.flush()
+                _finish(consumer, messages, finish, delay, reason)
+                seen += len(messages)
+                move(seen)
+                if left is not None:
+                    left -= len(messages)
+                if finish == "none":
+                    # No lease may end while this waits: that would count as a failure.
+                    wait_s = 0.0
+                interrupts.check()
 
 
 def _take(consumer: Consumer, count: int, wait_s: float | None) -> list[Delivery]:

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock import Store
 from penstock.errors import BadArgument, LeaseExpired, UsageError
+from penstock.server.auth import TokenAuth, hash_token
+from penstock.server.running import RunningServer
 from tests.client.served import PATIENCE_S, eventually
+from tests.conformance.backends import SETTINGS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.client.served import Served
 
 
@@ -73,3 +79,22 @@ def test_an_item_that_takes_long_stays_with_its_getter(served: Served) -> None:
     """Its lease is a day: no other process gets it while the connection lives."""
     with penstock.Queue(served.server.address):
         assert served.store.groups("queue")[0].settings.lease_ms == 86_400_000
+
+
+def test_rights_on_its_topic_are_enough(tmp_path: Path) -> None:
+    """To put, get, look and join: nothing asks about the rest of the store."""
+    tokens = tmp_path / "tokens.toml"
+    digest = hash_token("secret").hex()
+    rights = 'publish = ["jobs"]\nconsume = ["jobs"]'
+    tokens.write_text(f'[[token]]\nname = "worker"\nsha256 = "{digest}"\n[token.rights]\n{rights}\n')
+    with Store.open(str(tmp_path / "store"), settings=SETTINGS) as store:
+        store.create_topic("jobs")
+        server = RunningServer(store, auth=TokenAuth(str(tokens)))
+        try:
+            with penstock.Queue(f"{server.address}/jobs?token=secret", maxsize=2) as jobs:
+                jobs.put(b"x")
+                assert (jobs.qsize(), jobs.full(), jobs.get()) == (1, False, b"x")
+                jobs.task_done()
+                assert jobs.join(PATIENCE_S)
+        finally:
+            server.close()

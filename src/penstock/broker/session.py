@@ -92,7 +92,7 @@ class Session:
             Call.EXTEND: self._extend,
             Call.NACK: self._nack,
             Call.CANCEL: self._cancel,
-            Call.CONSUMER: lambda frame: ({"in_flight": self._of(frame).consumer.in_flight}, []),
+            Call.CONSUMER: self._consumer,
         }
         self._later: dict[int, Callable[[Frame], Answer]] = {
             Call.TOPICS: self._topics,
@@ -257,6 +257,11 @@ class Session:
     def _topic_to_publish(self, frame: Frame) -> Answer:
         topic = self._store._catalog.to_publish(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001
         return documents.encode_topic(self._store.topic(topic.name)), []
+
+    def _consumer(self, frame: Frame) -> Answer:
+        consumer = self._of(frame).consumer
+        unfinished, held = consumer.backlog()
+        return {"in_flight": consumer.in_flight, "unfinished": unfinished, "held": held}, []
 
     def _retain(self, frame: Frame) -> Answer:
         segments, freed = self._store.retain(frame.fields.get("topic"))

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.groups.delivery import Delivery
-    from penstock.store.stats import GroupStats
     from penstock.store.store import Store
 
 NAME = "queue"
@@ -201,11 +200,8 @@ class Queue:
 
     def qsize(self) -> int:
         """Items that nobody has taken; those that wait to be tried again count."""
-        numbers = self._numbers()
-        return numbers.lag - numbers.in_flight
-
-    def _numbers(self) -> GroupStats:
-        return self._store.stats().topics[self._topic].groups[GROUP]
+        unfinished, held = self._consumer.backlog()
+        return unfinished - held
 
     def __len__(self) -> int:
         return self.qsize()
@@ -225,7 +221,7 @@ class Queue:
         """Wait until every item that was put is done; False if that took longer than *timeout* seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self._numbers().lag:
+            while self._consumer.backlog()[0]:
                 if not self._wait(end):
                     return False
         return True

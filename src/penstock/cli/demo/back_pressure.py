@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WARM_UP = 50
 MESSAGES = 600
 MESSAGE_BYTES = 32 * KIB
-BATCH = 25
+BATCH = 50
 PREFETCH = 20
 PENDING = 200
 """The most messages that a producer gathers before it says that it is full."""

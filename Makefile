@@ -50,7 +50,7 @@ format: setup  ## Format the code and mend what ruff can mend.
 long: setup  ## Run the long tests: crashes on real file systems (needs root), many examples.
 	scripts/install-crash-tools
 	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) -m long tests --ignore=tests/real_disk $(ARGS)
-	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -m long tests/real_disk $(ARGS)
+	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) -m long tests/real_disk $(ARGS)
 
 # In an environment of its own, with the queues that ours is compared with: the others need not wait for them.
 bench:  ## Measure.

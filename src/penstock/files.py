@@ -23,6 +23,7 @@ import fcntl
 import json
 import mmap
 import os
+import resource
 import socket
 import stat
 import struct
@@ -176,6 +177,17 @@ class FileSystem(Protocol):
 def is_full(error: OSError) -> bool:
     """Whether an error says that there is no room (blocks, inodes, quota, file size), and not that something broke."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether an error says that this process, or the machine, has as many files open as it may."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def descriptors_max() -> int:
+    """How many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1_000_000 if soft == resource.RLIM_INFINITY else soft
 
 
 def write_fully(file: File, data: Buffer, position: int) -> None:

@@ -20,9 +20,10 @@ PATIENCE_S = 30.0
 class Serving:
     """A server process; its addresses are known once it is made."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> None:
+        """*before*: a command that runs the one that follows it, in a namespace of its own for one."""
         self.process = subprocess.Popen(
-            [SCRIPT, "serve", *arguments],
+            [*before, SCRIPT, "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -55,9 +56,11 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
+def serving(
+    *arguments: str, environment: dict[str, str] | None = None, before: tuple[str, ...] = ()
+) -> Iterator[Serving]:  # fmt: skip
     """A server that is gone when the block ends."""
-    server = Serving(*arguments, environment=environment)
+    server = Serving(*arguments, environment=environment, before=before)
     try:
         yield server
     finally:

@@ -23,6 +23,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._links: set[_Link] = set()
         self._refuses = False
+        self.closed = False
         self._holds: set[str] = set()
         self._budget: tuple[str, int, bool] | None = None
         self.cuts = 0
@@ -71,6 +72,13 @@ class Proxy:
         for link in links:
             link.cut()
 
+    def vanish(self) -> None:
+        """All clients are gone, and the server is never told: its ends stay open, and silent, until this is closed."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.vanish()
+
     def refuse(self) -> None:
         """Cut all, and let nobody in: the server is gone."""
         self._refuses = True
@@ -117,7 +125,7 @@ class Proxy:
             self._links.discard(link)
 
     def close(self) -> None:
-        self._refuses = True
+        self._refuses = self.closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -141,6 +149,7 @@ class _Link:
         self.reset = False
         self.wake = threading.Event()
         self._is_cut = False
+        self._has_vanished = False
 
     def start(self) -> None:
         client, server = self._ends
@@ -150,6 +159,8 @@ class _Link:
     def _pass_on(self, source: socket.socket, target: socket.socket, direction: str) -> None:
         try:
             while data := source.recv(65_536):
+                if self._has_vanished:
+                    continue  # read, and told nobody
                 while self._proxy.holds(direction) and not self._is_cut:
                     self.wake.wait(0.02)
                     self.wake.clear()
@@ -161,8 +172,16 @@ class _Link:
             pass
         self.cut()
 
+    def vanish(self) -> None:
+        self._has_vanished = True
+        with contextlib.suppress(OSError):
+            self._ends[0].shutdown(socket.SHUT_RDWR)
+
     def cut(self) -> None:
         self._is_cut = True
+        if self._has_vanished and not self._proxy.closed:
+            self._ends[0].close()
+            return
         for end in self._ends:
             with contextlib.suppress(OSError):
                 if self.reset:

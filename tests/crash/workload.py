@@ -183,6 +183,7 @@ class Workload:
             (3, self.checkpoint),
             (2, self.retain),
             (2, self.coalesce),
+            (3, self.let_go),
             (1, self.close_and_open),
         ]
         weights = [weight for weight, _ in choices]
@@ -286,6 +287,12 @@ class Workload:
         assert self.volume is not None
         merged = self.volume.coalesce()
         self.steps_done["merged segments"] = self.steps_done.get("merged segments", 0) + merged
+
+    def let_go(self) -> None:
+        """Close all files that may be closed; the next use opens them again."""
+        assert self.volume is not None
+        self.volume.descriptors_max = 0
+        self.volume.bound_descriptors()
 
     def close_and_open(self) -> None:
         """An orderly restart."""

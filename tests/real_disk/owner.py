@@ -127,7 +127,7 @@ class Follower:
         self._next: dict[str, int] = {}
         self.ends: dict[str, int] = {}
         self.anomalies: list[str] = []
-        self.counts = {"rounds": 0, "messages": 0, "openings": 1, "overtaken": 0}
+        self.counts = {"rounds": 0, "messages": 0, "openings": 1, "overtaken": 0, "unsettled": 0}
 
     def _open(self) -> VolumeReader:
         while True:
@@ -172,15 +172,20 @@ class Follower:
         while offset < end:
             try:
                 batches = log.read(offset, 64 * 1024)
-            except (OffsetOutOfRange, MissingData) as error:
+            except OffsetOutOfRange:
                 # Allowed if, and only if, retention was quicker; then the start of the log says so.
-                self._reader.refresh()
                 if offset >= log.log_start:
-                    self.anomalies.append(f"{name}: offset {offset} of [{log.log_start}, {end}) cannot be read: {error}")
+                    self.anomalies.append(f"{name}: offset {offset} of [{log.log_start}, {end}) is out of range")
                     return
                 self.counts["overtaken"] += 1
                 offset = log.log_start
                 continue
+            except Unavailable:
+                self.counts["unsettled"] += 1
+                break  # the next owner says where the log begins
+            except MissingData as error:
+                self.anomalies.append(f"{name}: offset {offset} of [{log.log_start}, {end}) cannot be read: {error}")
+                return
             if not batches:
                 self.anomalies.append(f"{name}: nothing at offset {offset}, before the end {end}")
                 return

@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import BadName, BadSetting, OffsetOutOfRange, StoreLocked, StoreNotFound, TopicExists, TopicNotFound
 from penstock.format.batch import encode_batch, encode_single
 from penstock.format.batch_header import Producer
+from penstock.log.segment import parse_segment_name
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.log.partition_log import PartitionLog
+    from penstock.testing import Operation
 
 PATH = "/store"
 SETTINGS = StoreSettings(
@@ -273,6 +275,35 @@ def test_a_reader_learns_of_retention_from_an_owner_that_died_in_a_change() -> N
     with pytest.raises(OffsetOutOfRange):
         log.read(0)
     assert log.read(log.log_start)[0].header.first_offset <= log.log_start
+
+
+def test_a_reader_learns_of_retention_before_the_next_owner_removes_what_is_left() -> None:
+    """The last owner died when its retention was durable and its readers had not been told yet."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    volume = _open(files, clock)
+    volume.create_topic("t", 1, SMALL)
+    _fill(volume, clock, 120)
+    volume.checkpoint()
+    volume.checkpoint()
+    states: list[SimulatedFileSystem] = []
+    files.on_operation = lambda _: states.append(files.kill())
+    assert volume.retain(volume.log("t"), messages_max=20)[0] > 0
+    files.on_operation = None
+    removed = 0
+    for state in states:
+        reader = VolumeReader.open(PATH, files=state)
+
+        def look(operation: Operation, reader: VolumeReader = reader) -> None:
+            nonlocal removed
+            first = parse_segment_name(operation.path.rpartition("/")[2])
+            if operation.kind == "unlink" and first is not None:
+                removed += 1
+                reader.refresh()
+                assert first < reader.log("t").log_start
+
+        state.on_operation = look
+        _open(state, clock)
+    assert removed > 0
 
 
 def test_a_reader_leaves_no_trace() -> None:

@@ -52,6 +52,9 @@ STAGES_MAX = 100
 WAITING_MAX = 10_000
 LARGE_ANSWERS_MAX = 4
 """What one connection may have open."""
+PREFETCH_BYTES_DEFAULT = 1024 * 1024
+PREFETCH_BYTES_MAX = 64 * 1024 * 1024
+"""What a consumer may hold unfinished, if it does not say, and if it does: the server keeps it in memory."""
 OUTSTANDING_MAX = 1_000
 PUBLISHING_BYTES_MAX = 64 * 1024 * 1024
 """Calls, and bytes of publishes, of one connection that may be under way; more wait in its socket."""
@@ -461,6 +464,9 @@ class Session:
             raise BadArgument("options", shown(options), "must be an object")
         if "start" in options:
             options["start"] = documents.decode_place("start", options["start"])
+        options.setdefault("prefetch_bytes", PREFETCH_BYTES_DEFAULT)
+        if type(options["prefetch_bytes"]) is int:  # else it is refused below
+            options["prefetch_bytes"] = min(options["prefetch_bytes"], PREFETCH_BYTES_MAX)
         store, fields = self._store, frame.fields
         # Who hangs up meanwhile gets no consumer, and the group no member that nobody is.
         consumer = await finished_or_undone(
@@ -483,6 +489,7 @@ class Session:
         found = self._subscriptions.get(handle) if type(handle) is int else None
         if found is None:
             raise BadArgument("consumer", shown(handle), "this connection has no such consumer")
+        found.heard()
         return found
 
     def _of(self, frame: Frame) -> Subscription:

@@ -4,6 +4,10 @@ A consumer of a client that is somewhere else.
 The client names its deliveries by tags, numbers that count up. It takes messages in two ways: it asks for some and waits (`fetch`), or
 gives credit, and messages are pushed as they come, as many as the credit allows. What was handed out and is not finished is held
 here; it is given back, and the oldest counted as failed, when the connection is lost.
+
+A client that gave credit and then stands still is not told from one that is busy, but for this: a lease of its ended, and nothing was heard
+from it since that message was pushed. Then nothing more is pushed for one more lease, or until it is heard: else it would be pushed the
+same message again and again, while others wait for it, until that counts as failed for good.
 """
 
 from __future__ import annotations
@@ -51,6 +55,9 @@ class Subscription:
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._has_credit = asyncio.Event()
+        self._was_heard = asyncio.Event()
+        self._unheard_tag = self._next_tag
+        """The first tag that was handed out since the client was heard."""
         self._pump: asyncio.Task[None] | None = None
 
     # -- handing out ------------------------------------------------------------------------------------------------
@@ -100,6 +107,9 @@ class Subscription:
         while not self.consumer.closed:
             await self._has_credit.wait()
             await self._may_write.wait()
+            if self._is_silent:
+                await self._wait_until_heard()
+                continue
             try:
                 found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX), None)
             except PenstockError as error:
@@ -109,8 +119,8 @@ class Subscription:
                 self._pump = None
                 self._push(encode_error(error), [])
                 return
-            if found and self._credit <= 0:
-                for delivery in found:  # the credit was taken back while it waited
+            if found and (self._credit <= 0 or self._is_silent):
+                for delivery in reversed(found):  # the credit was taken back while it waited, or a lease ended
                     delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
             elif found:
                 fields, payload = self._hand_out(found, PUSH_BYTES_MAX)
@@ -119,6 +129,24 @@ class Subscription:
                 if self._credit <= 0:
                     self._has_credit.clear()
                 self._push(fields, payload)
+
+    def heard(self) -> None:
+        """The client made a call for this consumer."""
+        self._unheard_tag = self._next_tag
+        self._was_heard.set()
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether the lease of a message ended that it was handed after it was last heard. The first one's ends first."""
+        delivery = self._held.get(self._unheard_tag)
+        return delivery is not None and not delivery._lot.member.holds(delivery)  # noqa: SLF001
+
+    async def _wait_until_heard(self) -> None:
+        self._was_heard.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.consumer._group.settings.lease_ms / 1000):  # noqa: SLF001
+                await self._was_heard.wait()
+        self._unheard_tag = self._next_tag
 
     # -- finishing --------------------------------------------------------------------------------------------------
 

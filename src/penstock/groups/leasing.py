@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock")
 
-LEASE_MESSAGES = 1_000
-"""The most that is leased at once, unless the consumer asks for more."""
-
 
 class Leasing:
     """Leases and hands out the messages of one group. Guarded by the group's lock."""
@@ -118,7 +115,7 @@ class Leasing:
     def refill(self, member: Member, count: int) -> bool:
         """Lease more for *member*, which wants *count*; returns whether anything was noted."""
         book = self._book
-        room = min(member.prefetch - member.in_flight - member.buffered, max(count, LEASE_MESSAGES))
+        room = min(member.prefetch - member.in_flight - member.buffered, max(count, member.ahead))
         if room <= 0:
             return False
         room_bytes = member.prefetch_bytes - member.held_bytes

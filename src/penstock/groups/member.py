@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from penstock.groups.group import Group
 
 
+LEASE_MESSAGES = 1_000
+
+
 class Member:
     """
     One consumer as its group sees it. Guarded by the group's lock.
@@ -22,7 +25,7 @@ class Member:
     """
 
     __slots__ = (
-        "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "held_bytes", "identity", "lots", "paused",
+        "ahead", "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "held_bytes", "identity", "lots", "paused",
         "prefetch", "prefetch_bytes", "rota", "starved",
     )  # fmt: skip
 
@@ -32,6 +35,8 @@ class Member:
         self.prefetch = prefetch
         self.prefetch_bytes = prefetch_bytes
         self.concurrency = concurrency
+        self.ahead = LEASE_MESSAGES
+        """The most that is leased for it at once, unless it asks for more."""
         self.lots: deque[Lot] = deque()
         self.buffered = 0
         self.held_bytes = 0

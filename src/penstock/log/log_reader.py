@@ -12,7 +12,7 @@ import os
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange
+from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, Unavailable
 from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_STATE, parse_header
 from penstock.format.segment import FOOTER_BYTES, FOOTER_MAGIC, SEGMENT_HEADER_BYTES
 from penstock.log.offset_index import OffsetIndex
@@ -20,6 +20,8 @@ from penstock.log.partition_log import LOADED_MAX, READ_BYTES_DEFAULT, LogIdenti
 from penstock.log.segment import Segment, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.files import FileSystem
     from penstock.format.batch import Batch
     from penstock.log.positions import Position
@@ -31,7 +33,11 @@ _CHUNK_BYTES = 1024 * 1024
 class LogReader:
     """One log, read-only. One thread at a time."""
 
-    def __init__(self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings) -> None:
+    def __init__(
+        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, refresh: Callable[[], bool]
+    ) -> None:  # fmt: skip
+        """*refresh* moves this and other logs on to where they are now; False if that cannot be told at this moment."""
+        self._refresh = refresh
         self._files = files
         self._directory = directory
         self.identity = identity
@@ -62,7 +68,8 @@ class LogReader:
         The committed batches from the one that holds *offset* on; empty at the committed end.
 
         Raises:
-            OffsetOutOfRange: removed by retention, or not committed yet.
+            OffsetOutOfRange: removed by retention, maybe at this moment, or not committed yet.
+            Unavailable: the segment is gone, and where the log begins cannot be told while its owner opens the store.
             Corrupt: stored bytes are wrong, or a segment is missing.
         """
         if not self.log_start <= offset <= self.committed_end:
@@ -83,8 +90,17 @@ class LogReader:
             if segment.end_offset >= self.committed_end:
                 return []
             offset = max(offset + 1, segment.end_offset)
+        self._check_not_removed(offset)
         path = os.path.join(self._directory, segment_name(offset))
-        raise MissingData(path, f"no segment holds offset {offset}; if retention removed it, ask for the ends again")
+        raise MissingData(path, f"no segment holds offset {offset}")
+
+    def _check_not_removed(self, offset: int) -> None:
+        """Raises unless the owner says that *offset* is still there."""
+        settled = self._refresh()
+        if not self.log_start <= offset < self.committed_end:
+            raise OffsetOutOfRange(offset, self.log_start, self.committed_end)
+        if not settled:
+            raise Unavailable(f"{self._directory} is being opened by its owner, or was when that died; try again")
 
     def offset_of_time(self, time_us: int) -> int:
         """The first committed offset appended at or after *time_us*; the committed end if there is none. See `PartitionLog`."""
@@ -95,7 +111,7 @@ class LogReader:
                 # Retention or a rewriting took a file away: look again.
                 self._firsts = []
                 self._segments.clear()
-        raise MissingData(self._directory, "its segments go faster than they can be read; ask for the ends again")
+        raise Unavailable(f"the segments in {self._directory} go faster than they can be read; try again")
 
     def _search_time(self, time_us: int) -> int:
         end = self.committed_end

@@ -18,6 +18,9 @@ batch below it is damage and never a torn tail (recovery.py).
 
 Segments tile the offsets from `log_start` on. Which segments there are is known from their file names; a sealed one is
 looked at only when somebody reads it, so that opening costs nothing for them.
+
+A log that nobody uses has no file open: `let_go` closes what is durable, and the next use opens it again. From the first write to the
+sync that covers it the same open file is kept, since a failed sync is told to that one only.
 """
 
 from __future__ import annotations
@@ -30,8 +33,17 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import BadBytes, Closed, DamagedFile, MissingData, OffsetOutOfRange, StorageFull, UnsupportedFormat
-from penstock.files import is_full
+from penstock.errors import (
+    BadBytes,
+    Closed,
+    DamagedFile,
+    MissingData,
+    OffsetOutOfRange,
+    StorageFull,
+    Unavailable,
+    UnsupportedFormat,
+)
+from penstock.files import is_full, is_out_of_descriptors
 from penstock.format.batch_header import (
     COMPATIBLE_PREWRITTEN,
     FLAG_PRODUCER,
@@ -48,7 +60,7 @@ from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, 
 from penstock.journal.small_file import read_small_file
 from penstock.log.log_state import LogState
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.segment import Segment, index_path, segment_name
+from penstock.log.segment import Segment, remove_segment, segment_name
 from penstock.values import SyncMode, batch_bytes_limit
 
 if TYPE_CHECKING:
@@ -168,6 +180,8 @@ class PartitionLog:
         self.end_word = -1
         """Which word of the positions file holds the committed end."""
         self.slot = -1
+        self.stale_firsts: list[int] = []
+        """First offsets of segments below the start whose files recovery found."""
         self.floors: dict[str, int] = {}
         """Offsets that retention must keep, by the name of who asked."""
         self._firsts: list[int] = []  # first offsets of all segments, rising
@@ -191,6 +205,10 @@ class PartitionLog:
         self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
         self._sizes: dict[int, int] = {}
         self._uses = 0
+        self.open_logs: set[PartitionLog] = set()
+        """Where a log notes that it opened a file; shared by the logs of a store."""
+        self.cached_index: tuple[int, int] = (0, 0)
+        """Of which segment, up to which position, the index is cached."""
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
@@ -229,12 +247,26 @@ class PartitionLog:
         """
         Make sure that a batch of this size can be appended: begin a new segment if it is time, reserve disk blocks.
 
-        Raises `StorageFull`; nothing is changed then. After it returned, `plan` of such a batch does not fail.
+        Raises `StorageFull`, or `Unavailable` if the process may open no more files; nothing is changed then. After it returned, `plan`
+        of such a batch does not fail.
         """
         tail = self._tail
+        if tail is not None and tail.file is None:
+            # Also before a new one is begun: this one is sealed then, when it is too late to refuse anything.
+            self._open_again(tail)
         if tail is None or tail.sealed or self._must_roll(tail, batch_bytes, count, now_us):
             tail = self._begin_segment(now_us)
         tail.reserve(self._tail_position + batch_bytes)
+
+    def _open_again(self, segment: Segment) -> None:
+        """Open the file of a segment that was let go of. Raises `Unavailable` if the process may open no more; nothing is changed."""
+        self.open_logs.add(self)
+        try:
+            segment.open_file()
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(segment.path) from None
+            raise
 
     def _must_roll(self, tail: Segment, batch_bytes: int, count: int, now_us: int) -> bool:
         planned = self._end - tail.first_offset
@@ -266,7 +298,10 @@ class PartitionLog:
         try:
             segment = Segment.create(self._files, path, header, self.state.encode(), self.settings.index_interval_bytes)
         except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(path) from None
             raise StorageFull(path, None, None) if is_full(error) else error from None
+        self.open_logs.add(self)
         self._names_made += 1
         self._tail = segment
         self._tail_position = segment.position
@@ -400,6 +435,8 @@ class PartitionLog:
         data = batch.data
         length = len(data)
         tail = self._active
+        if tail is not None and tail.file is None:
+            self._open_again(tail)
         first = self._end
         before = self.max_time_us
         if data[16] & COMPATIBLE_PREWRITTEN:
@@ -554,6 +591,8 @@ class PartitionLog:
         """The segment that begins at *first_offset*; a sealed one is looked at now. Raises `Corrupt`."""
         segment = self._loaded.get(first_offset)
         if segment is not None:
+            if segment.file is None:
+                self.open_logs.add(self)
             self._uses += 1
             segment.last_use = self._uses
         else:
@@ -564,6 +603,7 @@ class PartitionLog:
                     self._uses += 1
                     segment.last_use = self._uses
                     self._loaded[first_offset] = segment
+                    self.open_logs.add(self)
                     self._unload()
         return segment
 
@@ -574,6 +614,33 @@ class PartitionLog:
             for first, segment in sorted(self._loaded.items(), key=lambda item: item[1].last_use)[:excess]:
                 if segment is not self._active and segment.sealed and segment.is_synced:
                     self._loaded.pop(first, None)  # another thread may have been quicker
+
+    @property
+    def descriptors(self) -> int:
+        """How many its segments have."""
+        return sum([segment.descriptors for segment in list(self._loaded.values())])
+
+    @property
+    def uses(self) -> tuple[int, int]:
+        """Changes whenever the log is read or written."""
+        return self._uses, self.committed_end
+
+    def let_go(self) -> None:
+        """
+        Close all files that hold nothing but what is durable; the next use opens them again.
+
+        The caller sees to it that nobody writes meanwhile; others may read.
+        """
+        self.open_logs.discard(self)
+        active = self._active
+        for first, segment in list(self._loaded.items()):
+            if segment is not active and segment.sealed and segment.is_synced:
+                self._loaded.pop(first, None)
+        if active is not None and self._tail is active and not self._groups:
+            with contextlib.suppress(OSError):
+                active.let_go()
+        if self.descriptors:
+            self.open_logs.add(self)
 
     def offset_of_time(self, time_us: int) -> int:
         """
@@ -655,6 +722,7 @@ class PartitionLog:
         state = self.state.encode()
         state.stamp(self._end, 0, self.max_time_us, active.header.segment_uid, self.durable_end, self.log_epoch)
         write_cache(self._files, active.index_path, active.index_snapshot(bytes(state.data)).encode())
+        self.cached_index = (active.uid, active.position)
 
     # -- removing ---------------------------------------------------------------------------------------------------
 
@@ -715,13 +783,18 @@ class PartitionLog:
                 self._sizes.pop(first, None)
                 # Not closed: a reader may be in it, and its file closes when the last one lets go of it.
                 self._loaded.pop(first, None)
-                path = os.path.join(self.directory, segment_name(first))
-                for name in (index_path(path), path):
-                    if self._files.exists(name):
-                        self._files.unlink(name)
+                remove_segment(self._files, self.directory, first)
             if doomed:
                 self._files.sync_directory(self.directory)
         return len(doomed), freed
+
+    def remove_stale(self) -> None:
+        """Remove the segments below the start that recovery found. Not before readers can know that start. Raises `OSError`."""
+        for first in self.stale_firsts:
+            remove_segment(self._files, self.directory, first)
+        if self.stale_firsts:
+            self._files.sync_directory(self.directory)
+            self.stale_firsts = []
 
     def replace_segment(self, segment: Segment) -> None:
         """Let a rewritten segment, already renamed into place, take over its range."""
@@ -738,6 +811,13 @@ class PartitionLog:
         for group in self._groups:
             group.segment.close()
         self._groups = []
+
+
+def out_of_descriptors(path: str) -> Unavailable:
+    """The error for it: nothing was changed, and it passes."""
+    return Unavailable(
+        f"{path}: this process has as many files open as it may (ulimit -n); nothing was changed, try again later"
+    )
 
 
 def write_cache(files: FileSystem, path: str, data: bytes) -> None:

@@ -13,8 +13,9 @@ was written without a sync; a crash may have kept any part of it. It is scanned,
 - Any other bad batch is a torn tail: the segment is cut there, and segments behind it, which must be younger still, are removed.
   For logs with ``sync=always`` the journal then redoes what was committed; for the weaker modes this is the loss they allow.
 
-Before anything is read each file is synced and its clean cached pages are dropped: after a failed sync the cache can hold
-bytes that the disk does not. What is kept is written once more in place and synced before anybody may see it.
+Unless the last owner closed the store in order, each file is synced and its clean cached pages are dropped before anything of it is
+read: after a failed sync the cache can hold bytes that the disk does not. What is kept is written once more in place and synced
+before anybody may see it.
 
 Reading a log whose owner is alive or unknown judges nothing of this: see log_reader.py.
 """
@@ -32,7 +33,15 @@ from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, KIND_DATA, KIND_
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader, add_header_crc
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LogIdentity, PartitionLog, check_header, read_index_cache
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, index_path, is_footer, parse_segment_name, segment_name
+from penstock.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    Segment,
+    is_footer,
+    parse_segment_name,
+    remove_segment,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from penstock.files import File, FileSystem
@@ -69,8 +78,10 @@ class LogRecovery:
     """Recovers one log. Used once."""
 
     def __init__(
-        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, row: LogRow | None, known_end: int
+        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, row: LogRow | None, known_end: int,
+        *, clean: bool = False,
     ) -> None:  # fmt: skip
+        """*clean*: its last owner has synced all of it, saw no failure, and said so."""
         self._files = files
         self._directory = directory
         self._identity = identity
@@ -78,12 +89,13 @@ class LogRecovery:
         self._row = row
         self._row_end = 0 if row is None else row.end
         self._floor = max(self._row_end, known_end)
+        self._clean = clean
         self.report = TailReport()
 
     def run(self, log: PartitionLog, log_start: int) -> TailReport:
         """Bring *log* to what its files hold. Raises `Corrupt`; nothing that was durable is changed then."""
         log.log_start = log_start
-        firsts = self._list_segments(log_start)
+        firsts = self._list_segments(log, log_start)
         start = self._start_segment(firsts, log_start)
         if start is None:
             self.report.end = self.report.plain_end = self._row_end
@@ -119,8 +131,12 @@ class LogRecovery:
 
     # -- which segments ---------------------------------------------------------------------------------------------
 
-    def _list_segments(self, log_start: int) -> list[int]:
-        """The first offsets of the segments to keep; what was removed before a crash, and came back, is removed again."""
+    def _list_segments(self, log: PartitionLog, log_start: int) -> list[int]:
+        """
+        The first offsets of the segments to keep. What was removed before a crash, or was to be, is noted: it goes when readers know.
+
+        They learn where the log begins from the owner's positions, which those of the last owner may not have said any more.
+        """
         names = self._files.list_directory(self._directory)
         removed = False
         for name in names:
@@ -130,8 +146,7 @@ class LogRecovery:
                 removed = True
         firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
         while len(firsts) > 1 and firsts[1] <= log_start:
-            self._remove(firsts.pop(0))
-            removed = True
+            log.stale_firsts.append(firsts.pop(0))
         if removed:
             self._files.sync_directory(self._directory)
         return firsts
@@ -166,19 +181,17 @@ class LogRecovery:
         self._files.sync_directory(self._directory)
 
     def _remove(self, first: int) -> None:
-        path = os.path.join(self._directory, segment_name(first))
-        if self._files.exists(index_path(path)):
-            self._files.unlink(index_path(path))
-        self._files.unlink(path)
+        remove_segment(self._files, self._directory, first)
 
     # -- scanning ---------------------------------------------------------------------------------------------------
 
     def _scan(self, log: PartitionLog, first: int, kept: list[Segment]) -> _Scan:
         path = os.path.join(self._directory, segment_name(first))
         file = self._files.open(path, write=True)
-        # Sync, then drop: what is read below is what the disk has.
-        file.sync_data()
-        file.drop_cache()
+        if not self._clean:
+            # Sync, then drop: what is read below is what the disk has.
+            file.sync_data()
+            file.drop_cache()
         durable = self._durable_position(first)
         data = file.pread(SEGMENT_HEADER_BYTES, 0)
         try:
@@ -225,6 +238,7 @@ class LogRecovery:
         segment.batches = snapshot.batches
         segment.crc_of_crcs = snapshot.crc_of_crcs
         segment.messages = snapshot.end_offset - segment.first_offset
+        log.cached_index = (segment.uid, snapshot.valid_position)
 
     def _walk(self, log: PartitionLog, scan: _Scan, file: File, size: int) -> None:
         """Take in the batches from the segment's position on, up to the first thing that is not a good batch."""

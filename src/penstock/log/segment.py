@@ -61,6 +61,14 @@ def parse_segment_name(name: str) -> int | None:
     return int(digits) if name.endswith(LOG_SUFFIX) and len(digits) == 20 and digits.isdecimal() and digits.isascii() else None
 
 
+def remove_segment(files: FileSystem, directory: str, first_offset: int) -> None:
+    """Remove a segment that nobody has open for writing, and its index, as far as they are there. Raises `OSError`."""
+    path = os.path.join(directory, segment_name(first_offset))
+    for name in (index_path(path), path):
+        if files.exists(name):
+            files.unlink(name)
+
+
 class Segment:
     """
     A segment file and what is known of it.
@@ -145,18 +153,18 @@ class Segment:
         """
         if end <= self.reserved_end:
             return
-        assert self.file is not None
+        file = self.open_file()
         start = max(self.reserved_end, self.position)
         ahead = min(max(_RESERVE_LEAST_BYTES, start // 4), _RESERVE_MOST_BYTES)
         try:
             # Try to reserve ahead so that this is rare; near the end of the disk take just what is needed.
             try:
-                self.file.reserve(start, end - start + ahead)
+                file.reserve(start, end - start + ahead)
                 self.reserved_end = end + ahead
             except OSError as error:
                 if not is_full(error):
                     raise
-                self.file.reserve(start, end - start)
+                file.reserve(start, end - start)
                 self.reserved_end = end
         except OSError as error:
             if is_full(error):
@@ -286,6 +294,8 @@ class Segment:
         with self._sync_lock:
             if self._sync_failure is not None:
                 raise OSError(self._sync_failure, "an earlier sync of this file failed", self.path)
+            if self.file is None and self.is_synced:
+                return  # another thread was quicker, and it was let go of
             position = self.position + (FOOTER_BYTES if self.sealed else 0)
             assert self.file is not None
             try:
@@ -303,11 +313,37 @@ class Segment:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def open_file(self) -> File:
-        """The open file; opened for reading if it is not open yet."""
+        """The open file; opened now if it is not, one that takes more batches for writing too. Raises `OSError`."""
         file = self.file
         if file is None:
-            file = self.file = self._files.open(self.path)
+            # One for all: who writes must not be given another one than who syncs, which tells of failures of its own time only.
+            with self._sync_lock:
+                file = self.file
+                if file is None:
+                    file = self.file = self._files.open(self.path, write=not self.sealed)
         return file
+
+    def let_go(self) -> bool:
+        """
+        Close the file of a segment that takes more batches, until it is needed again; False if something of it is not durable.
+
+        Who reads it meanwhile keeps his own. The caller sees to it that nobody writes.
+        """
+        with self._sync_lock:
+            file = self.file
+            if file is None or self._sync_failure is not None or self.sealed or not self.is_synced:
+                return False
+            if self.reserved_end:
+                file.truncate(self.position)  # what was reserved ahead
+                self.reserved_end = 0
+            # Not closed: it closes when the last reader lets go of it.
+            self.file = None
+            return True
+
+    @property
+    def descriptors(self) -> int:
+        """How many it has; a map has one of its own."""
+        return (self.file is not None) + (self._view is not None)
 
     def view(self) -> memoryview | None:
         """

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -21,6 +20,7 @@ from penstock.client.address import keep_alive
 from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
+from penstock.server.descriptors import Connections
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import encode_error
 from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, HELLO_BYTES_MAX, REQUEST, Frame, FrameReader, encode_frame
@@ -36,19 +36,11 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7420
 _log = logging.getLogger("penstock.server")
 HANDSHAKE_SECONDS = 10.0
-DESCRIPTORS_KEPT = 500
-"""Descriptors of the process that connections leave to the store."""
 RELEASE_SECONDS = 5.0
 CALL_THREADS = 64
 """Threads for calls that wait for the disk."""
 WRITE_BYTES_HIGH = 1024 * 1024
 """What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
-
-
-def _descriptors() -> int:
-    """How many descriptors this process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1_000_000 if soft == resource.RLIM_INFINITY else max(soft, DESCRIPTORS_KEPT + 10)
 
 
 class Connection(asyncio.Protocol):
@@ -62,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._is_full = False
         self._is_held = False
+        self._is_counted = False
 
     # -- what asyncio calls -----------------------------------------------------------------------------------------
 
@@ -73,7 +66,8 @@ class Connection(asyncio.Protocol):
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connected)
-        if len(self._listener.connections) >= self._listener.connections_max:
+        self._is_counted = self._listener.room.take()
+        if not self._is_counted:
             self._end(0, 0, Unavailable("the server has as many connections as it may"))
             return
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
@@ -114,6 +108,9 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._listener.connections.discard(self)
+        if self._is_counted:
+            self._is_counted = False
+            self._listener.room.give_back()
         if self._session is not None:
             release = self._session.disconnect(orderly=self._listener.is_stopping)
             self._session = None
@@ -201,7 +198,7 @@ class NativeListener:
         tls: ssl.SSLContext | None = None,
         auth: Authenticator | None = None,
         allow_insecure: bool = False,
-        connections_max: int | None = None,
+        room: Connections | None = None,
     ) -> None:
         self.store = store
         self.auth = auth or Everyone()
@@ -210,7 +207,7 @@ class NativeListener:
         if not allow_insecure:
             self._address.check_safe("native", authenticated=self.auth.checks_tokens, encrypted=tls is not None)
         self.connections: set[Connection] = set()
-        self.connections_max = _descriptors() - DESCRIPTORS_KEPT if connections_max is None else connections_max
+        self.room = room or Connections()
         """More are refused, so that the store always has descriptors for its own files."""
         self.is_stopping = False
         self._server: asyncio.Server | None = None

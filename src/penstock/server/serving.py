@@ -19,6 +19,7 @@ from penstock.aio.store import AsyncStore
 from penstock.errors import BadSetting, PenstockError
 from penstock.server.address import Address
 from penstock.server.auth import Everyone, TokenAuth
+from penstock.server.descriptors import Connections, raise_limit
 from penstock.server.native import CALL_THREADS, NativeListener
 from penstock.server.tls import TlsFiles
 from penstock.store.opening import open_store
@@ -75,12 +76,18 @@ class Server:
         self._signals = 0
         self._native: NativeListener | None = None
         self._http: HttpListener | None = None
+        self._room = Connections()
         self.addresses: dict[str, str] = {}
         """Where it listens, by protocol."""
 
     async def run(self, started: Callable[[Server], None] = lambda _: None) -> None:
         """Serve until a signal comes. Calls *started* once clients can connect. Raises `PenstockError`: it could not begin."""
         self._check_addresses()
+        # First: the store and the listeners share what there is.
+        raise_limit()
+        self._room = Connections()
+        if self._room.advice is not None:
+            _log.warning("%s", self._room.advice)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
         settings = self._settings
         store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
@@ -110,7 +117,8 @@ class Server:
         settings = self._settings
         if settings.native is not None:
             self._native = NativeListener(
-                store, Address.parse("native", settings.native), tls=self._tls, auth=self._auth, allow_insecure=settings.allow_insecure
+                store, Address.parse("native", settings.native), tls=self._tls, auth=self._auth, allow_insecure=settings.allow_insecure,
+                room=self._room,
             )  # fmt: skip
             await self._native.start()
             self.addresses["native"] = self._native.address
@@ -126,6 +134,7 @@ class Server:
                     tls_client_ca=settings.tls_client_ca, allow_insecure=settings.allow_insecure,
                 ),
                 self._auth,
+                room=self._room,
             )  # fmt: skip
             await self._http.start()
             path = self._http.address.path

@@ -53,8 +53,12 @@ class VolumeReader:
         """
         return cls(os.path.abspath(os.fspath(path)), files or RealFileSystem())
 
-    def refresh(self) -> None:
-        """Look again which topics there are and how far their logs are committed: one consistent moment for all logs."""
+    def refresh(self) -> bool:
+        """
+        Look again which topics there are and how far their logs are committed: one consistent moment for all logs.
+
+        False if the owner is in the middle of a change, or died there, for too long: then the ends are as they were.
+        """
         try:
             positions = self._positions.snapshot()
         except Unavailable:
@@ -64,7 +68,7 @@ class VolumeReader:
             for key, log_start in self._positions.log_starts().items():
                 if key in self._logs:
                     self._logs[key].move_start(log_start)
-            return
+            return False
         if positions is None or not positions.keys() <= self._logs.keys():
             self._topics = {record.name: record for record in read_topics(self._files, os.path.join(self.path, TOPICS))}
         self.is_live = positions is not None
@@ -76,6 +80,7 @@ class VolumeReader:
                 position = positions.get(key)
                 if position is not None:
                     self._reader(record, partition).move(position)
+        return True
 
     def _checkpointed(self) -> dict[tuple[bytes, int], Position]:
         checkpoint = Checkpoints(self._files, self.path, self.store_id).load()
@@ -94,7 +99,7 @@ class VolumeReader:
         if reader is None:
             identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
             directory = os.path.join(self.path, TOPICS, record.name, str(partition))
-            reader = self._logs[key] = LogReader(self._files, directory, identity, record.settings)
+            reader = self._logs[key] = LogReader(self._files, directory, identity, record.settings, self.refresh)
         return reader
 
     @property

@@ -54,6 +54,8 @@ class Recovered(NamedTuple):
     log_epoch: int
     others: list[tuple[int, int, bytes]]
     """(frame number, owner, body) of the entries that belong to layers above."""
+    open_logs: set[PartitionLog]
+    """Those that have files open."""
     reports: dict[int, TailReport]
 
 
@@ -68,6 +70,7 @@ class VolumeRecovery:
         checkpoint: Checkpoint,
         journal: Journal,
         known: dict[tuple[bytes, int], Position] | None,
+        descriptors_max: int,
     ) -> None:
         self._files = files
         self._directory = topics_directory
@@ -75,6 +78,9 @@ class VolumeRecovery:
         self._checkpoint = checkpoint
         self._journal = journal
         self._known = known or {}
+        self._descriptors_max = descriptors_max
+        self._clean = False
+        self._open_logs: set[PartitionLog] = set()
         self._rows: dict[int, LogRow] = {row.log_id: row for row in checkpoint.rows}
         self._frames: list[Replayed] = []
         self._committed: dict[int, int] = {row.log_id: row.end for row in checkpoint.rows}
@@ -87,6 +93,7 @@ class VolumeRecovery:
         """Bring everything back. Raises `Corrupt` or `OSError`; nothing that was durable is lost then."""
         checkpoint = self._checkpoint
         clean = checkpoint.clean and not self._journal.has_frames_behind(checkpoint.journal_sequence, checkpoint.frame_number)
+        self._clean = clean
         epoch = checkpoint.log_epoch if clean else checkpoint.log_epoch + 1
         if not clean:
             self._frames = list(self._journal.replay(checkpoint.journal_sequence, checkpoint.frame_number))
@@ -95,7 +102,9 @@ class VolumeRecovery:
         for record in topics:
             for partition in range(record.partitions):
                 identity = LogIdentity(self._store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
-                logs[identity.log_id] = self._recover_log(record, identity, epoch)
+                logs[identity.log_id] = log = self._recover_log(record, identity, epoch)
+                if len(self._open_logs) >= self._descriptors_max:
+                    log.let_go()
         self._check_all_known(logs)
         others = self._redo(logs)
         for log in logs.values():
@@ -106,7 +115,7 @@ class VolumeRecovery:
             log.sync_names()
             log.note_durable(work)
         number = self._frames[-1].number if self._frames else checkpoint.frame_number
-        return Recovered(logs, number, epoch, others, self.reports)
+        return Recovered(logs, number, epoch, others, self._open_logs, self.reports)
 
     # -- what the journal says --------------------------------------------------------------------------------------
 
@@ -158,6 +167,7 @@ class VolumeRecovery:
                 )
             cut_log(log, limit)
             log.close()
+            self._open_logs.discard(log)
             log, report = self._scan(record, identity, epoch)
         self.reports[identity.log_id] = report
         return log
@@ -171,8 +181,12 @@ class VolumeRecovery:
         # A frame refers to a batch only after the whole log up to it was synced: what is bad before it is damage.
         known_end = max(known_end, self._synced.get(identity.log_id, 0))
         row = self._rows.get(identity.log_id)
-        recovery = LogRecovery(self._files, directory, identity, record.settings, row, known_end)
-        return log, recovery.run(log, self._log_starts.get(identity.log_id, 0))
+        recovery = LogRecovery(self._files, directory, identity, record.settings, row, known_end, clean=self._clean)
+        report = recovery.run(log, self._log_starts.get(identity.log_id, 0))
+        log.open_logs = self._open_logs
+        if log.descriptors:
+            self._open_logs.add(log)
+        return log, report
 
     def _uncommitted_from(self, log: PartitionLog, report: TailReport) -> int | None:
         """The first offset in the log that was never committed, if there is one."""

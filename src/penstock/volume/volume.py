@@ -10,8 +10,9 @@ the committed ends. Appends to logs with a weaker mode go to the segment directl
 A batch that is large, or that must be durable in a log with a weaker mode, is written to its log and synced there *before* the
 frame, which then only refers to it. Such batches carry a flag (prewritten), so that recovery cuts them if their frame never came.
 
-A maintenance thread syncs interval logs, takes checkpoints, merges small batches, makes the next journal file, and holds a
-reserve of disk space. With ``background=False`` nothing happens unless it is called: that is how the crash tests drive it.
+A maintenance thread syncs interval logs, takes checkpoints, merges small batches, makes the next journal file, closes files that were
+not used for longest, and holds a reserve of disk space. With ``background=False`` nothing happens unless it is called: that is how the
+crash tests drive it.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ from penstock.errors import (
     StoreNotFound,
     TopicExists,
     TopicNotFound,
+    Unavailable,
 )
-from penstock.files import LockHeld, RealFileSystem, is_full
+from penstock.files import LockHeld, RealFileSystem, descriptors_max, is_full, is_out_of_descriptors
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.frame import batch_entry, log_start_entry, other_entry, reference_entry
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
-from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork
+from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
@@ -74,6 +76,11 @@ if TYPE_CHECKING:
 LOCK_NAME = "LOCK"
 POSITIONS_NAME = "positions"
 _INDEX_CACHE_EVERY_BYTES = 1024 * 1024
+_INDEX_CACHE_LEAST_BYTES = 4 * 1024
+"""A shorter segment is scanned sooner than its index is found."""
+_DESCRIPTORS_EVERY_TURNS = 5
+DESCRIPTORS_MAX = 2_048
+"""What the files of logs may have together, and a quarter of what the process may have; those not used for longest are closed."""
 
 
 class _Prepared:
@@ -161,7 +168,10 @@ class Volume:
         self._coalesce_lock = threading.Lock()
         self._close_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
-        self._cached_positions: dict[int, tuple[int, int]] = {}
+        self.descriptors_max = max(16, min(DESCRIPTORS_MAX, descriptors_max() // 4))
+        self._open_logs: set[PartitionLog] = set()
+        self._last_uses: dict[PartitionLog, tuple[tuple[int, int], int]] = {}
+        self._turn = 0
         self._appliers: dict[int, Callable[[bytes], None]] = {}
         self._layers: Sequence[Layer] = ()
         self._stop = threading.Event()
@@ -225,7 +235,7 @@ class Volume:
         try:
             self._recover_with_reserve(create=create, background=background)
         except BaseException:
-            for log in self._logs.values():
+            for log in list(self._logs.values()):
                 log.close()
             self._lock.release()
             raise
@@ -281,9 +291,12 @@ class Volume:
         # A process that was killed may have left a topic under its name without making that durable; from now on it is used.
         files.sync_directory(topics_directory)
         known = self._known_positions(store_id)
-        recovered = VolumeRecovery(files, topics_directory, store_id, checkpoint, self._journal, known).run(topics)
+        recovered = VolumeRecovery(
+            files, topics_directory, store_id, checkpoint, self._journal, known, self.descriptors_max
+        ).run(topics)  # fmt: skip
         self._topics = {record.name: record for record in topics}
         self._logs = recovered.logs
+        self._open_logs = recovered.open_logs
         self.log_epoch = recovered.log_epoch
         self.was_closed_in_order = is_new or recovered.log_epoch == checkpoint.log_epoch
         self.reports = recovered.reports
@@ -297,9 +310,11 @@ class Volume:
         assert self._checkpoints.previous is not None
         self._journal.free(self._checkpoints.previous.journal_sequence)
         self._positions = PositionsWriter(files, os.path.join(path, POSITIONS_NAME), store_id, self.owner_generation)
-        for log in self._logs.values():
+        for log in list(self._logs.values()):
             self._add_slot(log)
         self._positions.publish(files.boot_id())
+        for log in self._logs.values():
+            log.remove_stale()
         self._space.hold_reserve()
         self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
 
@@ -320,7 +335,7 @@ class Volume:
             record.topic_id: [
                 self._logs[record.first_log_id + partition].committed_end for partition in range(record.partitions)
             ]
-            for record in self._topics.values()
+            for record in list(self._topics.values())
         }
         for layer in self._layers:
             layer.recovered(ends)
@@ -371,7 +386,7 @@ class Volume:
         self._closed = True
 
     def _close_orderly(self) -> None:
-        for log in self._logs.values():
+        for log in list(self._logs.values()):
             with log.lock:
                 active = log.active
                 if active is not None and active.file is not None and not active.sealed and active.reserved_end:
@@ -384,7 +399,7 @@ class Volume:
 
     def _release(self) -> None:
         self._journal.close()
-        for log in self._logs.values():
+        for log in list(self._logs.values()):
             log.close()
         self._positions.close()
         if self._lock is not None:
@@ -427,23 +442,25 @@ class Volume:
                 self._positions.make_room(partitions)
                 create_topic_files(self._files, topics_directory, record)
             except OSError as error:
-                if is_full(error) and not self._files.exists(os.path.join(topics_directory, name)):
-                    raise StorageFull(topics_directory, None, None) from None
+                if not self._files.exists(os.path.join(topics_directory, name)):
+                    if is_full(error):
+                        raise StorageFull(topics_directory, None, None) from None
+                    if is_out_of_descriptors(error):
+                        raise out_of_descriptors(topics_directory) from None
                 self._fail(error)
                 raise StorageFailed(self.path, str(error)) from None
             self._add_logs(record)
-            self._topics = {**self._topics, name: record}
+            self._topics[name] = record
             return record
 
     def _add_logs(self, record: TopicRecord) -> None:
-        logs = dict(self._logs)
         for partition in range(record.partitions):
             identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
             directory = os.path.join(self.path, TOPICS, record.name, str(partition))
             log = PartitionLog(self._files, directory, identity, record.settings, self.log_epoch)
+            log.open_logs = self._open_logs
             self._add_slot(log)
-            logs[identity.log_id] = log
-        self._logs = logs
+            self._logs[identity.log_id] = log
 
     @property
     def commits(self) -> int:
@@ -458,7 +475,7 @@ class Volume:
     @property
     def topics(self) -> list[TopicRecord]:
         """All topics, by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        return sorted(self._topics.values(), key=lambda record: record.name)
 
     @property
     def logs(self) -> list[PartitionLog]:
@@ -625,7 +642,7 @@ class Volume:
                 if not log.has_room(len(batch.data)):
                     try:
                         log.make_room(len(batch.data), batch.count, now_us)
-                    except StorageFull as error:
+                    except Unavailable as error:  # a full disk, or no descriptors
                         ticket.finish(error)
                         continue
                 in_ahead = log in ahead if ahead else False
@@ -662,6 +679,10 @@ class Volume:
             try:
                 self._journal.prepare_next()
             except OSError as error:
+                if is_out_of_descriptors(error):
+                    for ticket in tickets:
+                        ticket.finish(out_of_descriptors(self.path))
+                    return False
                 if not is_full(error):
                     raise
                 self._hasten_checkpoint()
@@ -709,7 +730,7 @@ class Volume:
             for log, size in needs.items():
                 if not log.has_room(size):
                     log.make_room(size, 1, now_us)
-        except StorageFull as error:
+        except Unavailable as error:
             ticket.finish(error)
             return
         for change in ticket.changes:
@@ -817,7 +838,7 @@ class Volume:
                 self._changed_since = None
                 self._bytes_at_checkpoint = self._journal.bytes_written
                 works = []
-                for log in self._logs.values():
+                for log in list(self._logs.values()):
                     with log.lock:
                         works.append((log, log.sync_work()))
                 sections = self._sections()
@@ -833,8 +854,15 @@ class Volume:
                     self._space.release_reserve()
                     self._changed_since = self._clock.monotonic()
                     raise StorageFull(self.path, None, None) from None
-                self._fail(error)
-                raise StorageFailed(self.path, str(error)) from None
+                self._changed_since = self._clock.monotonic()
+                raise self._refusal(error) from None
+
+    def _refusal(self, error: OSError) -> PenstockError:
+        """Of what may be tried again if there were no descriptors for it; any other error is final."""
+        if is_out_of_descriptors(error):
+            return out_of_descriptors(self.path)
+        self._fail(error)
+        return StorageFailed(self.path, str(error))
 
     def _sync_logs(self, works: list[tuple[PartitionLog, SyncWork]], *, clean: bool) -> None:
         """Sync the logs' own files. Any error, a full disk too, leaves un-synced what may never be synced again: it is final."""
@@ -845,24 +873,22 @@ class Volume:
                 log.sync_names()
                 self._check_not_failed()
                 log.note_durable(work)
-                if clean or self._index_is_old(log):
+                if self._index_is_old(log, _INDEX_CACHE_LEAST_BYTES if clean else _INDEX_CACHE_EVERY_BYTES):
                     with log.lock if not log.always else self._committer.quiesce():
                         self._check_not_failed()
                         log.cache_index()
         except OSError as error:
-            self._fail(error)
-            raise StorageFailed(self.path, str(error)) from None
+            # A folder is opened to be synced; what was not synced is tried again.
+            raise self._refusal(error) from None
         self._check_not_failed()
 
-    def _index_is_old(self, log: PartitionLog) -> bool:
+    @staticmethod
+    def _index_is_old(log: PartitionLog, bytes_max: int) -> bool:
         active = log.active
         if active is None:
             return False
-        uid, cached = self._cached_positions.get(log.log_id, (0, 0))
-        if active.position - (cached if uid == active.uid else 0) < _INDEX_CACHE_EVERY_BYTES:
-            return False
-        self._cached_positions[log.log_id] = (active.uid, active.position)
-        return True
+        uid, cached = log.cached_index
+        return active.position - (cached if uid == active.uid else 0) >= bytes_max
 
     def _sections(self) -> tuple[tuple[int, bytes], ...]:
         """The state of each layer above, as of this moment."""
@@ -880,7 +906,7 @@ class Volume:
         latest = self._checkpoints.latest
         assert latest is not None
         if rows is None:
-            rows = [log.row() for log in self._logs.values()]
+            rows = [log.row() for log in list(self._logs.values())]
         checkpoint = Checkpoint(
             store_id=self.store_id,
             generation=latest.generation + 1,
@@ -986,11 +1012,39 @@ class Volume:
             try:
                 self._journal.prepare_next()
             except OSError as error:
-                if not is_full(error):
+                if not is_full(error) and not is_out_of_descriptors(error):
                     self._fail(error)
                 self._hasten_checkpoint()
                 raise
         self._space.hold_reserve()
+        self.bound_descriptors()
+
+    def bound_descriptors(self) -> None:
+        """Close the files of logs not used for longest, if there are too many open; what is not durable waits for a checkpoint."""
+        self._turn += 1
+        if self._turn % _DESCRIPTORS_EVERY_TURNS and len(self._open_logs) <= self.descriptors_max:
+            return
+        logs = list(self._open_logs)
+        last_uses = {}
+        total = 0
+        for log in logs:
+            uses, turn = self._last_uses.get(log, (None, 0))
+            last_uses[log] = (uses, turn) if uses == log.uses else (log.uses, self._turn)
+            total += log.descriptors
+        self._last_uses = last_uses
+        if total <= self.descriptors_max:
+            return
+        logs.sort(key=lambda log: last_uses[log][1])
+        for log in logs:
+            before = log.descriptors
+            # One by one, so that nobody who publishes waits for all of them.
+            with self._committer.quiesce(), log.lock:
+                self._check_usable()
+                log.let_go()
+            total -= before - log.descriptors
+            if total <= self.descriptors_max * 3 // 4:
+                return
+        self._hasten_checkpoint()
 
     def _hasten_checkpoint(self) -> None:
         """The journal has no room for its next file: checkpoints free its old ones, two for each file."""

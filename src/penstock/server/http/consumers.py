@@ -136,6 +136,8 @@ class Consumers:
 
     async def _open(self, place: Place, in_flight_max: int, bytes_max: int) -> ClientConsumer:
         consumer = await self._store.subscribe(place.topic, place.group, prefetch=in_flight_max, prefetch_bytes=bytes_max)
+        # It may hold much and asks for little at a time. What is leased when a server dies is suspected of its death, and comes one by one.
+        consumer.sync._member.ahead = 0  # noqa: SLF001
         return ClientConsumer(place, consumer, self._clock.monotonic())
 
     @contextlib.contextmanager

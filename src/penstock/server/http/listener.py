@@ -24,6 +24,7 @@ from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
+from penstock.server.descriptors import Connections
 from penstock.server.http.app import HostGuard, make_app
 from penstock.server.http.context import Context
 from penstock.server.http.protocol import Connection
@@ -50,8 +51,15 @@ class HttpListener:
     """
 
     def __init__(
-        self, store: AsyncStore, settings: HttpSettings, auth: Authenticator | None = None, *, clock: Clock | None = None
+        self,
+        store: AsyncStore,
+        settings: HttpSettings,
+        auth: Authenticator | None = None,
+        *,
+        clock: Clock | None = None,
+        room: Connections | None = None,
     ) -> None:
+        """*room*: for connections, together with other listeners."""
         self._settings = settings
         self._auth = auth or Everyone()
         self._address = settings.address
@@ -60,6 +68,7 @@ class HttpListener:
             self._address.check_safe("listen", authenticated=self._auth.checks_tokens, encrypted=self._tls is not None)
         self._store = store
         self._clock = clock or SystemClock()
+        self._room = room or Connections()
         self._context: Context | None = None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -90,7 +99,7 @@ class HttpListener:
         # With tokens a name alone opens nothing: a page of another site has none. Without them the name tells it from a client.
         any_name = self._auth.checks_tokens or bool(self._address.path) or self._settings.allow_insecure
         guard = HostGuard(self._settings.hosts, any_name=any_name)
-        self._server = _Server(make_app(context, guard), self._settings, self._tls, found)
+        self._server = _Server(make_app(context, guard), self._settings, self._tls, found, self._room)
         context.connections = lambda: len(self._server.server_state.connections) if self._server else 0
         context.consumers.start()
         self._serving = asyncio.create_task(self._server.serve())
@@ -151,11 +160,15 @@ class HttpListener:
 class _Server(uvicorn.Server):
     """uvicorn, as one of several listeners: signals and logging are the program's business, the socket is given."""
 
-    def __init__(self, app: Any, settings: HttpSettings, tls: ssl.SSLContext | None, listening: socket.socket) -> None:
+    def __init__(
+        self, app: Any, settings: HttpSettings, tls: ssl.SSLContext | None, listening: socket.socket, room: Connections
+    ) -> None:
 
         class OurConnection(Connection):
             header_timeout_s = settings.header_timeout_s
             connections_max = settings.connections_max
+
+        OurConnection.room = room
 
         self._protocol = OurConnection
         super().__init__(

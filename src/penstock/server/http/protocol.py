@@ -16,23 +16,28 @@ if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
+    from penstock.server.descriptors import Connections
+
 
 class Connection(H11Protocol):
     """A connection that must say within `header_timeout_s` what it wants, each time it begins to say something."""
 
     header_timeout_s: float
     connections_max: int
+    room: Connections
     stopping = False
     """Set on the class of one listener: the system may have accepted a connection that the server hears of after it began to stop."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, object]) -> None:
         super().__init__(config, server_state, app_state, _loop=asyncio.get_running_loop())
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_counted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, unless there are too many, or the server stops."""
         super().connection_made(transport)
-        if self.stopping or len(self.connections) > self.connections_max:
+        self._is_counted = self.room.take()
+        if self.stopping or not self._is_counted or len(self.connections) > self.connections_max:
             transport.abort()
             return
         self._expect_headers()
@@ -40,6 +45,9 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
         self._headers_came()
+        if self._is_counted:
+            self._is_counted = False
+            self.room.give_back()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

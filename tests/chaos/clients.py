@@ -1,0 +1,303 @@
+"""
+The ways to reach a server, with one face: a protocol more is a class more here, and a name more in `CLIENTS`.
+
+A client never raises because the server is away: it waits, up to `PATIENCE_S`, or says what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import penstock
+import penstock.aio
+from penstock.errors import Conflict, OutcomeUnknown, Unavailable
+from tests.chaos.history import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock.store.producer import Producer
+
+TOPIC = "t"
+PATIENCE_S = 240.0
+"""How long a client goes on trying: longer than any server of a test is away, on any machine."""
+RECEIVE_S = 0.5
+RECEIVE_MAX = 20
+_T = TypeVar("_T")
+
+
+class Addresses(NamedTuple):
+    """Where a server listens, or a proxy before it."""
+
+    native: str
+    http: str
+
+
+class Got(NamedTuple):
+    """A message that a consumer was handed."""
+
+    value: bytes
+    place: Place
+    attempt: int
+    asked_s: float | None
+    """When it was asked for; None if it was pushed, some time before."""
+    handle: Any
+
+
+class Client(ABC):
+    """One connection of a client, which publishes or consumes. For one thread."""
+
+    @abstractmethod
+    def __init__(self, addresses: Addresses, name: str) -> None:
+        """Connect; *name* is its own among all clients."""
+
+    @abstractmethod
+    def publish(self, value: bytes, key: bytes) -> Place:
+        """Store it once. Raises `Unavailable`: certainly not stored; `OutcomeUnknown`."""
+
+    @abstractmethod
+    def subscribe(self, group: str) -> None:
+        """Consume as a member of *group*."""
+
+    @abstractmethod
+    def receive(self) -> list[Got]:
+        """What there is; none after a moment."""
+
+    @abstractmethod
+    def ack(self, got: Got, *, durable: bool) -> bool:
+        """Whether the server took it; False if it was late, or nobody knows."""
+
+    @abstractmethod
+    def reject(self, got: Got) -> bool:
+        """Make it a dead letter; the same."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Hang up."""
+
+
+def _taken(work: Callable[[], object]) -> bool:
+    """Whether the server took an ack."""
+    try:
+        work()
+    except (Conflict, OutcomeUnknown, Unavailable):
+        return False
+    return True
+
+
+def _got(message: Any, asked_s: float | None) -> Got:
+    return Got(
+        bytes(message.value or b""), Place(message.partition, message.offset), message.attempt, asked_s, message
+    )  # fmt: skip
+
+
+class NativeClient(Client):
+    """`penstock.open`, which asks for messages."""
+
+    def __init__(self, addresses: Addresses, name: str) -> None:
+        self.store = patiently(lambda: penstock.open(addresses.native, give_up=PATIENCE_S))
+        self._consumer: Any = None
+
+    def publish(self, value: bytes, key: bytes) -> Place:
+        receipt = self.store.publish(TOPIC, value, key=key)
+        return Place(receipt.partition, receipt.offset)
+
+    def producer(self) -> Producer:
+        """Many batches at once."""
+        return self.store.producer(TOPIC, linger=0.002, max_pending=2_000)
+
+    def subscribe(self, group: str) -> None:
+        self._consumer = patiently(lambda: self.store.subscribe(TOPIC, group))
+
+    def receive(self) -> list[Got]:
+        asked_s = time.monotonic()
+        try:
+            return [_got(one, asked_s) for one in self._consumer.get_many(RECEIVE_MAX, RECEIVE_S)]
+        except Unavailable:
+            time.sleep(0.05)
+            return []
+
+    def ack(self, got: Got, *, durable: bool) -> bool:
+        return _taken(lambda: got.handle.ack(wait=durable))
+
+    def reject(self, got: Got) -> bool:
+        return _taken(lambda: got.handle.reject("poison"))
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class PushedClient(NativeClient):
+    """The same, with messages pushed to it as they come."""
+
+    def receive(self) -> list[Got]:
+        # An iterator ends with its consumer only; so that it ends in a moment too, somebody else must wait for it.
+        if self._messages is None:
+            self._messages = iter(self._consumer)
+        try:
+            return [_got(next(self._messages), None)]
+        except Unavailable:
+            self._messages = None
+            time.sleep(0.05)
+        except StopIteration:
+            pass
+        return []
+
+    _messages: Any = None
+
+    def close(self) -> None:
+        # In another thread than the one that receives, which this wakes.
+        if self._consumer is not None:
+            self._consumer.close()
+        super().close()
+
+
+class AioClient(Client):
+    """`penstock.aio.open`, in an event loop of its own."""
+
+    def __init__(self, addresses: Addresses, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"aio {name}", daemon=True)
+        self._thread.start()
+        self._consumer: Any = None
+
+        async def opened() -> Any:
+            return await penstock.aio.open(addresses.native, give_up=PATIENCE_S)
+
+        self._store = patiently(lambda: self._run(opened()))
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def publish(self, value: bytes, key: bytes) -> Place:
+        receipt = self._run(self._store.publish(TOPIC, value, key=key))
+        return Place(receipt.partition, receipt.offset)
+
+    def subscribe(self, group: str) -> None:
+        async def subscribed() -> Any:
+            return await self._store.subscribe(TOPIC, group)
+
+        self._consumer = patiently(lambda: self._run(subscribed()))
+
+    def receive(self) -> list[Got]:
+        asked_s = time.monotonic()
+        try:
+            return [_got(one, asked_s) for one in self._run(self._consumer.get_many(RECEIVE_MAX, RECEIVE_S))]
+        except Unavailable:
+            time.sleep(0.05)
+            return []
+
+    def ack(self, got: Got, *, durable: bool) -> bool:
+        return _taken(lambda: self._run(got.handle.ack(wait=durable)))
+
+    def reject(self, got: Got) -> bool:
+        return _taken(lambda: self._run(got.handle.reject("poison")))
+
+    def close(self) -> None:
+        self._run(self._store.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class HttpClient(Client):
+    """Plain HTTP. A publish is sent again with the same `Idempotency-Key` until it is answered."""
+
+    def __init__(self, addresses: Addresses, name: str) -> None:
+        parts = urlsplit(addresses.http)
+        assert parts.hostname is not None
+        self._name = name
+        self._group = ""
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+
+    def _ask(self, path: str, fields: dict[str, Any], headers: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
+        """One request. Raises `OSError` or `HTTPException`: nobody knows what became of it."""
+        try:
+            self._connection.request(
+                "POST", path, json.dumps(fields), {"Content-Type": "application/json", **(headers or {})}
+            )  # fmt: skip
+            answer = self._connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        except BaseException:
+            self._connection.close()  # the next request makes a new one
+            raise
+
+    def publish(self, value: bytes, key: bytes) -> Place:
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                status, answer = self._ask(
+                    f"/v1/topics/{TOPIC}/messages",
+                    {"value": value.decode(), "key": key.decode()},
+                    {"Idempotency-Key": value.decode()},
+                )
+                if status in (200, 201):
+                    return Place(answer["partition"], answer["offset"])
+                assert status in (500, 503), (status, answer)
+                assert status == 503 or answer["code"] == "OUTCOME_UNKNOWN", answer
+            if time.monotonic() > end:
+                raise OutcomeUnknown("the message", "HTTP was not answered")
+            time.sleep(0.02)
+
+    def subscribe(self, group: str) -> None:
+        self._group = f"/v1/topics/{TOPIC}/groups/{group}"
+
+    def receive(self) -> list[Got]:
+        asked_s = time.monotonic()
+        try:
+            fields = {"max": RECEIVE_MAX, "wait": RECEIVE_S, "consumer": self._name, "base64": True}
+            status, answer = self._ask(f"{self._group}/receive", fields)
+        except (OSError, http.client.HTTPException, ValueError):
+            time.sleep(0.05)
+            return []
+        if status != 200:
+            assert status == 503, (status, answer)
+            time.sleep(0.05)
+            return []
+        return [
+            Got(base64.b64decode(one["value_base64"]), Place(one["partition"], one["offset"]), one["attempt"], asked_s, one["receipt"])
+            for one in answer["messages"]
+        ]  # fmt: skip
+
+    def _finish(self, path: str, fields: dict[str, Any]) -> bool:
+        try:
+            status, answer = self._ask(f"{self._group}/{path}", fields)
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+        assert status in (200, 409, 500, 503), (status, answer)
+        return status == 200
+
+    def ack(self, got: Got, *, durable: bool) -> bool:
+        return self._finish("ack", {"receipts": [got.handle], "wait": durable})
+
+    def reject(self, got: Got) -> bool:
+        return self._finish("reject", {"receipts": [got.handle], "reason": "poison"})
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+CLIENTS: dict[str, type[Client]] = {
+    "native": NativeClient, "pushed": PushedClient, "aio": AioClient, "http": HttpClient,
+}  # fmt: skip
+
+
+def patiently(work: Callable[[], _T]) -> _T:
+    """Do it again while the server cannot be reached."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return work()
+        except (Unavailable, OutcomeUnknown):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)

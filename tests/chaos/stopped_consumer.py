@@ -1,0 +1,25 @@
+"""A consumer in a process of its own, to be stopped: takes one message, says so, and acks it when it is told to."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.chaos.clients import CLIENTS, Addresses
+
+
+def main() -> None:
+    """Arguments: which client, the addresses, the group."""
+    kind, native, http, group = sys.argv[1:]
+    client = CLIENTS[kind](Addresses(native, http), "stopped")
+    client.subscribe(group)
+    got = client.receive()
+    while not got:
+        got = client.receive()
+    print(f"got {len(got)} {got[0].value.decode()} {got[0].attempt}", flush=True)
+    sys.stdin.readline()
+    print("taken" if client.ack(got[0], durable=True) else "refused", flush=True)
+    client.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A consumer whose process stands still: its lease ends, another consumer gets the message, and its late ack changes nothing."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from tests.chaos.clients import TOPIC
+from tests.cli.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.serving import Serving
+
+GROUP = "g"
+LEASE_S = 1.0
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server with one group."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with serving("--data", str(folder / "data"), "--native", "127.0.0.1:0", "--http", "127.0.0.1:0") as found:
+        with penstock.open(found.address("native")) as store:
+            store.create_topic(TOPIC)
+            store.subscribe(TOPIC, GROUP, lease=LEASE_S).close()
+        yield found
+
+
+@pytest.mark.parametrize("kind", ["native", "pushed", "aio", "http"])
+def test_a_stopped_consumer_loses_its_lease_and_its_late_ack_is_refused(server: Serving, kind: str) -> None:
+    with penstock.open(server.address("native")) as store:
+        store.publish(TOPIC, kind.encode())
+        command = [
+            sys.executable,
+            "-m",
+            "tests.chaos.stopped_consumer",
+            kind,
+            server.address("native"),
+            server.address("http"),
+            GROUP,
+        ]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stopped:
+            assert stopped.stdin is not None
+            assert stopped.stdout is not None
+            try:
+                assert stopped.stdout.readline() == f"got 1 {kind} 1\n"
+                begun_s = time.monotonic()
+                stopped.send_signal(signal.SIGSTOP)
+                with store.subscribe(TOPIC, GROUP) as other:
+                    message = other.get(60)
+                    assert message is not None
+                    assert (message.value, message.attempt) == (kind.encode(), 2)
+                    # Handed out before it was told us, so a little less than the lease may have passed here.
+                    assert time.monotonic() - begun_s > LEASE_S / 2
+                    stopped.send_signal(signal.SIGCONT)
+                    stopped.stdin.write("go on\n")
+                    stopped.stdin.flush()
+                    assert stopped.stdout.readline() == "refused\n"
+                    message.ack(wait=True)
+                    assert other.get(0) is None
+                assert stopped.wait(60) == 0
+            finally:
+                stopped.kill()

@@ -14,7 +14,7 @@ ARGS ?=
 WORKERS ?= 2
 bin := $(VENV)/bin
 
-.PHONY: help setup test demo lint lint-rules lint-format lint-types lint-imports format long bench bench-server fuzz clean
+.PHONY: help setup test demo lint lint-rules lint-format lint-types lint-imports format long bench bench-server bench-peers plot fuzz clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,13 @@ bench:  ## Measure.
 bench-server:  ## Measure our server against Redis, NATS and RabbitMQ.
 	@scripts/setup $(VENV)-bench bench
 	$(VENV)-bench/bin/python -m benchmarks.server_peers $(ARGS)
+
+# It makes the environment itself, so that it is one command without make too.
+bench-peers:  ## Measure the queue and the server against others; ARGS=--docs makes the page and its plots.
+	python3 benchmarks/peers.py $(ARGS)
+
+plot: setup  ## Make the plots of the stored results.
+	$(bin)/python -m benchmarks.plot $(ARGS)
 
 fuzz: setup  ## Throw random bytes at the decoders.
 	$(bin)/python -m benchmarks.fuzz $(ARGS)

@@ -332,7 +332,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer", action="append", choices=peers, help="only with this peer, may be repeated")
     parser.add_argument("--json", metavar="FILE", help="also store facts, rows and every repeat")
     parser.add_argument("--profile", action="store_true", help="profile our server once more for each target that was missed")
-    parser.add_argument("--docs", action="store_true", help="write the result into docs/benchmarks.md and docs/benchmarks/")
+    parser.add_argument(
+        "--docs", action="store_true", help="write the result into docs/benchmarks.md, its plot and benchmarks/results/"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     return parser.parse_args(arguments)
 
@@ -407,7 +409,7 @@ def main(arguments: list[str] | None = None) -> int:
         with open(options.json, "w", encoding="utf-8") as target:
             json.dump(stored, target, indent=1)
     if options.docs:
-        write_docs(rows, text, stored)
+        write_docs(text, stored)
     verdicts = [row.verdict for row in rows]
     return 1 if "error" in verdicts or (options.strict and "miss" in verdicts) else 0
 
@@ -443,17 +445,17 @@ def report(
     return "\n".join(lines)
 
 
-def write_docs(rows: Sequence[ServerRow], text: str, stored: dict[str, Any]) -> None:
-    """Put the result into the page; the plot and all figures lie in the folder beside it."""
+def write_docs(text: str, stored: dict[str, Any]) -> None:
+    """Put the result into the page, all figures into benchmarks/results, and the plot of them beside the page."""
     page = os.path.join(ROOT, "docs", "benchmarks.md")
     with open(page, encoding="utf-8") as file:
         changed = replace_block(file.read(), text)
-    folder = os.path.join(ROOT, "docs", "benchmarks")
-    os.makedirs(folder, exist_ok=True)
+    # The plot is made of the results as they are stored, as `benchmarks.plot` does it.
+    plot = svg_plot([ServerRow.from_json(row) for row in json.loads(json.dumps(stored))["rows"]], TITLES)
     for path, content in (
         (page, changed),
-        (os.path.join(folder, "server.svg"), svg_plot(rows, TITLES)),
-        (os.path.join(folder, "server.json"), json.dumps(stored, indent=1) + "\n"),
+        (os.path.join(ROOT, "benchmarks", "results", "server.json"), json.dumps(stored, indent=1) + "\n"),
+        (os.path.join(ROOT, "docs", "benchmarks", "server.svg"), plot),
     ):
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)

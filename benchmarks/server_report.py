@@ -105,6 +105,15 @@ class ServerRow:
             return "-"
         return microseconds(value) if self.is_time else per_second(value)
 
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> ServerRow:
+        """The row that was stored, without its target: what was found stays so when targets change."""
+        return cls(
+            stored["name"], stored["title"], None, stored["unit"] == "us",
+            {peer: [(one, other) for one, other in pairs] for peer, pairs in stored["pairs"].items()}, stored["failed"], stored["error"],
+            stored["bare_syncs_per_second"], stored["cores_of_others"],
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """As stored."""
         return {
@@ -165,11 +174,14 @@ def top_functions(profile: pstats.Stats, count: int = 12) -> str:
 
 # -- the plot -------------------------------------------------------------------------------------------------------------
 
-_COLOURS = ("#1d6fb8", "#c0392b", "#2e8b57", "#d68910", "#7d3c98")
+_COLOURS = ("#1d6fb8", "#c0392b", "#2e8b57", "#d68910", "#7d3c98", "#17a2b8", "#8d6e63", "#7f8c8d")
 _WIDTH, _LABEL, _FIGURE, _BAR, _GAP = 860, 230, 90, 15, 18
 
 
-def svg_plot(rows: Sequence[ServerRow], titles: dict[str, str]) -> str:
+def svg_plot(
+    rows: Sequence[ServerRow], titles: dict[str, str], *, heading: str = "Every acknowledged publish synced to disk; messages of 100 bytes",
+    label: str = "Penstock and other servers, every publish synced",
+) -> str:  # fmt: skip
     """
     Bars for each row, one for each server, as long as its share of the row's largest figure.
 
@@ -205,9 +217,9 @@ def svg_plot(rows: Sequence[ServerRow], titles: dict[str, str]) -> str:
         x += 30 + 7 * len(title)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}" height="{y}" '
-        'font-family="system-ui, sans-serif" role="img" aria-label="Penstock and other servers, every publish synced">\n'
+        'font-family="system-ui, sans-serif" role="img" ' f'aria-label="{escape(label)}">\n'
         f'<rect width="{_WIDTH}" height="{y}" fill="#fff"/>\n'
-        + _text(20, 20, "Every acknowledged publish synced to disk; messages of 100 bytes", weight="600", size=13)
+        + _text(20, 20, heading, weight="600", size=13)
         + "\n" + "\n".join([*legend, *parts]) + "\n</svg>\n"
     )  # fmt: skip
 

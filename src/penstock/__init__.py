@@ -15,6 +15,7 @@ b'first'
 from __future__ import annotations
 
 from penstock import errors
+from penstock.client.queue import Queue
 from penstock.errors import PenstockError
 from penstock.groups.delivery import Delivery
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
@@ -23,7 +24,6 @@ from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.future import Future
 from penstock.store.producer import Producer
-from penstock.store.queue import Queue
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.staging import Committed, OpenStage
 from penstock.store.stats import GroupStats, StoreStats, TopicStats

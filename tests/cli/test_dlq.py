@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock import DeadLetters
+from penstock.cli import dlq
+from penstock.errors import StorageFull
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Commands
@@ -96,6 +99,29 @@ def test_discard_asks_first(run: Commands, orders: str) -> None:
     assert len(offsets(run, orders)) == 4
     assert run.text("dlq", "discard", orders, "orders", "--all", "--yes") == "discarded 4\n"
     assert run.text("dlq", "discard", orders, "orders", "--all") == "discarded 0\n"
+
+
+def test_many_are_done_in_parts_and_a_failure_says_how_far_it_came(
+    run: Commands, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a bar can move; few parts, since each looks at all of them."""
+    monkeypatch.setattr(dlq, "PART", 1)
+    monkeypatch.setattr(dlq, "PARTS", 2)
+    parts: list[list[int]] = []
+    take_out = DeadLetters._take_out
+
+    def broken(self, choose, offsets, *, republish):
+        parts.append(offsets)
+        if len(parts) == 2:
+            raise StorageFull(orders, 0, 1)
+        return take_out(self, choose, offsets, republish=republish)
+
+    monkeypatch.setattr(DeadLetters, "_take_out", broken)
+    result = run("dlq", "replay", orders, "orders", "--all")
+    assert result.exit_code == 4
+    assert "note: 2 dead letters were done before this" in result.stderr
+    assert run.text("dlq", "replay", orders, "orders", "--all") == "replayed 2\n"
+    assert parts == [[0, 1], [2, 3], [2], [3]]
 
 
 @pytest.mark.parametrize("command", ["replay", "discard"])

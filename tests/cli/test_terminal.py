@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 ESCAPE = "\x1b["
 
 
+def at_terminal_typed(line: str) -> tuple[int, str]:
+    """Run a line of a shell at a terminal of its own."""
+    return at_terminal("-c", line, program="/bin/sh")
+
+
 def at_terminal(
-    *arguments: str, typed: str = "", stdin: Path | None = None, settings: dict[str, str] | None = None
+    *arguments: str, program: str = SCRIPT, typed: str = "", stdin: Path | None = None, settings: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Run a command at a terminal of its own; returns its exit code and all that appeared there."""
     ours, theirs = pty.openpty()
@@ -27,7 +32,7 @@ def at_terminal(
     environment |= {"TERM": "xterm-256color", "COLUMNS": "120", **(settings or {})}
     source = theirs if stdin is None else os.open(stdin, os.O_RDONLY)
     process = subprocess.Popen(
-        [SCRIPT, *arguments], stdin=source, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+        [program, *arguments], stdin=source, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
     )
     os.close(theirs)
     os.write(ours, typed.encode())
@@ -126,3 +131,27 @@ def test_a_question_is_answered_by_hand(orders: str, answer: str, code: int, lef
     assert found == code
     with penstock.open(orders) as store:
         assert len(store.dead_letters("orders")) == left
+
+
+@pytest.mark.parametrize("command", [["read"], ["consume", "--group", "new"]], ids=["read", "consume"])
+def test_a_long_output_into_a_file_has_a_bar(orders: str, tmp_path: Path, command: list[str]) -> None:
+    """Only there: what goes through a pipe may end at this terminal, and the bar would stand in it."""
+    name, *options = command
+    line = " ".join([SCRIPT, name, orders, "orders", *options, "--format", "value"])
+    _, seen = at_terminal_typed(f"{line} > {tmp_path / 'out'}")
+    assert "(messages)" in seen
+    assert len((tmp_path / "out").read_text().splitlines()) == 1234
+    _, seen = at_terminal_typed(f"{line.replace('new', 'other')} | tail -1")
+    assert "(messages)" not in seen
+
+
+def test_a_demonstration_moves_on_a_terminal() -> None:
+    """Its picture is drawn again and again in one place, in colours, and fits an ordinary terminal."""
+    code, seen = at_terminal("demo", "dead-letters", settings={"COLUMNS": "80"})
+    assert code == 0
+    assert seen.count("60 tasks; a cell is") > 1
+    assert f"{ESCAPE}31m" in seen
+    assert seen.rindex("✓") > seen.rindex("60 tasks")
+    code, plain = at_terminal("demo", "dead-letters", settings={"NO_COLOR": "1"})
+    assert code == 0
+    assert f"{ESCAPE}31m" not in plain

@@ -179,7 +179,8 @@ class ServerBackend(DirectoryBackend):
         return client  # type: ignore[no-any-return]  # it has the same face
 
     def queue(self, **options: Any) -> penstock.Queue:
-        pytest.skip("the queue of a server comes later")
+        self.open()
+        return penstock.Queue(self._servers[self.path].address, **options)
 
     def close(self) -> None:
         super().close()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from penstock.errors import Closed
 from tests.conformance.helpers import LATE, drain, group_stats, numbered, offsets, one, take, values
 
 if TYPE_CHECKING:
@@ -127,3 +130,18 @@ def test_in_flight_counts_what_is_handed_out_and_not_finished(store: Store) -> N
         second.nack(delay=100)
         third.reject()
         assert consumer.in_flight == 3
+
+
+def test_a_consumer_knows_what_its_group_has_left(store: Store) -> None:
+    """All that is not finished, and what of it is with consumers, with all of them."""
+    store.create_topic("t")
+    store.publish_many("t", numbered(10))
+    with store.subscribe("t", "g", prefetch=3) as left, store.subscribe("t", "g", prefetch=3) as right:
+        assert left.backlog() == (10, 0)
+        first = left.get_many(2, timeout=0)
+        right.get_many(1, timeout=0)
+        assert left.backlog() == right.backlog() == (10, 3)
+        left.ack(first[0])
+        assert right.backlog() == (9, 2)
+    with pytest.raises(Closed):
+        left.backlog()

@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.errors import Closed, StoreLocked, UsageError
+from tests.conformance.backends import skip_unless
 from tests.conformance.helpers import PATIENCE, Running, all_of, numbered
 
 if TYPE_CHECKING:
@@ -243,8 +244,36 @@ def test_items_survive_closing(lasting_live: Backend) -> None:
 
 def test_a_queue_on_disk_has_one_owner(lasting_live: Backend) -> None:
     """A second opener is refused with a typed error."""
+    skip_unless(lasting_live.has_one_opener, "a server's queue is everybody's")
     with lasting_live.queue(), pytest.raises(StoreLocked):
         lasting_live.queue()
+
+
+def test_a_queue_on_a_server_is_shared(lasting_live: Backend) -> None:
+    """An item goes to one of those who open it; sizes and the end are about all of them."""
+    skip_unless(not lasting_live.has_one_opener, "a queue in a folder has one owner")
+    with lasting_live.queue(maxsize=4) as one, lasting_live.queue(maxsize=4) as two:
+        one.put_many(numbered(4))
+        assert (len(one), len(two), two.full()) == (4, 4, True)
+        waiting = Running(two.put, b"4")
+        taken = [one.get(), two.get()]
+        waiting.result()
+        assert (len(one), len(two)) == (3, 3)
+        joining = Running(two.join)
+        one.task_done()
+        two.task_done()
+        assert sorted(taken + everything(one)) == numbered(5)
+        joining.result()
+
+
+def test_what_a_process_got_and_did_not_finish_goes_to_another(lasting_live: Backend) -> None:
+    """When it closes the queue; in order."""
+    skip_unless(not lasting_live.has_one_opener, "a queue in a folder has one owner")
+    with lasting_live.queue() as heir:
+        with lasting_live.queue() as leaver:
+            leaver.put_many(numbered(3))
+            assert leaver.get_many(2) == numbered(2)
+        assert everything(heir) == numbered(3)
 
 
 def test_memory_queues_are_private(live: Backend) -> None:

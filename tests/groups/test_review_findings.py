@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.client.queue import Queue
 from penstock.errors import PenstockError, SequenceGap, StorageFull
 from penstock.format.batch import encode_batch
 from penstock.groups.group import Group
-from penstock.store.queue import Queue
 from penstock.store.store import Store
 from penstock.volume.tickets import MoveLogStart
 from tests.aio.helpers import until, waiting

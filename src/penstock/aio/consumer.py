@@ -193,6 +193,10 @@ class AsyncConsumer:
         """Messages that it was handed and that are not finished."""
         return self._consumer.in_flight
 
+    async def backlog(self) -> tuple[int, int]:
+        """How many messages its group has not finished, and how many of these are with consumers, this one or others."""
+        return await asyncio.to_thread(self._consumer.backlog)
+
     async def close(self) -> None:
         """Give back what is not finished, and make durable what is."""
         await asyncio.to_thread(self._consumer.close)

@@ -120,7 +120,7 @@ class Session:
             Call.EXTEND: self._extend,
             Call.NACK: self._nack,
             Call.CANCEL: self._cancel,
-            Call.CONSUMER: lambda frame: ({"in_flight": self._of(frame).consumer.in_flight}, []),
+            Call.CONSUMER: self._consumer,
         }
         self._later: dict[int, Callable[[Frame], Answer]] = {
             Call.TOPICS: self._topics,
@@ -287,6 +287,11 @@ class Session:
 
     def _to_publish(self, name: Any) -> Topic:
         return self._store._catalog.to_publish(name, auto_create=self._auto_create)  # noqa: SLF001
+
+    def _consumer(self, frame: Frame) -> Answer:
+        consumer = self._of(frame).consumer
+        unfinished, held = consumer.backlog()
+        return {"in_flight": consumer.in_flight, "unfinished": unfinished, "held": held}, []
 
     def _retain(self, frame: Frame) -> Answer:
         segments, freed = self._store.retain(frame.fields.get("topic"))

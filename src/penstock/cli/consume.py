@@ -36,7 +36,8 @@ SLICE_SECONDS = 0.2
 )
 @parameters.target
 @parameters.topic
-@click.option("--group", required=True, metavar="NAME", help="The group; it is made if it is not there.")
+@click.option("--group", required=True, metavar="NAME", shell_complete=parameters.complete_group,
+              help="The group; it is made if it is not there.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 1_000_000), metavar="NUMBER", help="Stop after so many messages.")
 @click.option(
     "--timeout", type=parameters.duration, help="Stop when no message came for so long. Without it: when none is ready."
@@ -53,7 +54,7 @@ SLICE_SECONDS = 0.2
 @click.option(
     "--ordered", is_flag=True, help="Make the group an ordered one: each partition in order, with one consumer at a time."
 )
-@click.option("--start", type=parameters.place, default="earliest", show_default=True,
+@click.option("--start", type=parameters.place, shell_complete=parameters.complete_place, default="earliest", show_default=True,
               help="Where a new group begins: earliest, latest, an offset, a time, or 5m for 5 minutes ago.")  # fmt: skip
 @parameters.message_format
 def consume(
@@ -81,19 +82,23 @@ def consume(
         store.subscribe(topic, group, prefetch=prefetch, ordered=ordered or None, start=start) as consumer,
     ):
         left = count
-        while left is None or left > 0:
-            messages = _take(consumer, min(left or TOGETHER, TOGETHER), wait_s)
-            if not messages:
-                break
-            write_messages(messages, "json" if as_json else form)
-            output.flush()
-            _finish(consumer, messages, finish, delay, reason)
-            if left is not None:
-                left -= len(messages)
-            if finish == "none":
-                # No lease may end while this waits: that would count as a failure.
-                wait_s = 0.0
-            interrupts.check()
+        seen = 0
+        with output.progress("consuming (messages)", count, wanted=not follow and output.goes_to_file()) as move:
+            while left is None or left > 0:
+                messages = _take(consumer, min(left or TOGETHER, TOGETHER), wait_s)
+                if not messages:
+                    break
+                write_messages(messages, "json" if as_json else form)
+                output.flush()
+                _finish(consumer, messages, finish, delay, reason)
+                seen += len(messages)
+                move(seen)
+                if left is not None:
+                    left -= len(messages)
+                if finish == "none":
+                    # No lease may end while this waits: that would count as a failure.
+                    wait_s = 0.0
+                interrupts.check()
 
 
 def _take(consumer: Consumer, count: int, wait_s: float | None) -> list[Delivery]:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli import output, parameters
+from penstock.cli import interrupts, output, parameters
 from penstock.cli.escapes import escape
 from penstock.cli.messages import fields, moment, write_messages
 from penstock.cli.target import open_target
-from penstock.errors import NotFound, UsageError
+from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.groups.dead_letters import HEADER_PREFIX
 from penstock.topics.catalog import DEAD_LETTER_SUFFIX
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SHORT = 40
 """How many characters of a value stand in a table."""
+PART, PARTS = 1_000, 20
+"""Dead letters are replayed and discarded in parts of at least so many, and in at most so many parts."""
 
 
 @click.group()
@@ -108,7 +110,7 @@ def replay(*, target: str, topic: str, as_json: bool, **chosen: Any) -> None:
     """Send dead letters back to TOPIC, as new messages that every group gets, and take them out."""
     with open_target(target) as store:
         letters = _letters(store, topic)
-        count = letters.replay(offsets=_chosen(letters, topic, **chosen))
+        count = _in_parts("replaying", letters.replay, _chosen(letters, topic, **chosen))
     _tell("replayed", count, as_json=as_json)
 
 
@@ -125,8 +127,26 @@ def discard(*, target: str, topic: str, yes: bool, as_json: bool, **chosen: Any)
         offsets = _chosen(letters, topic, **chosen)
         if offsets:
             output.confirm(f"{len(offsets):,} dead letters of {topic} would be thrown away.", yes=yes)
-        count = letters.discard(offsets=offsets)
+        count = _in_parts("discarding", letters.discard, offsets)
     _tell("discarded", count, as_json=as_json)
+
+
+def _in_parts(what: str, work: Callable[..., int], offsets: list[int]) -> int:
+    """Do *work* for all of *offsets*, some at a time, with a bar; returns for how many it was done."""
+    # Each call looks at all dead letters, so there are few calls.
+    together = max(PART, -(-len(offsets) // PARTS))
+    count = 0
+    with output.progress(f"{what} (dead letters)", len(offsets)) as move:
+        try:
+            for at in range(0, len(offsets), together):
+                interrupts.check()
+                count += work(offsets=offsets[at : at + together])
+                move(at + together)
+        except (PenstockError, interrupts.Interrupted):
+            if count:
+                output.say("note", f"{count:,} dead letters were done before this")
+            raise
+    return count
 
 
 def _letters(store: Store, topic: str) -> DeadLetters:

@@ -43,7 +43,7 @@ def list_groups(*, target: str, topic: str | None, as_json: bool) -> None:
 @groups.command(epilog=parameters.examples("penstock groups describe data orders billing"))
 @parameters.target
 @parameters.topic
-@click.argument("group")
+@parameters.group
 @parameters.json_output
 def describe(*, target: str, topic: str, group: str, as_json: bool) -> None:
     """Show the settings and positions of a group."""
@@ -60,10 +60,11 @@ def describe(*, target: str, topic: str, group: str, as_json: bool) -> None:
 )
 @parameters.target
 @parameters.topic
-@click.argument("group")
+@parameters.group
 @click.option(
-    "--to", type=parameters.place, required=True, help="earliest, latest, an offset, a time, or 5m for 5 minutes ago."
-)
+    "--to", type=parameters.place, shell_complete=parameters.complete_place, required=True,
+    help="earliest, latest, an offset, a time, or 5m for 5 minutes ago.",
+)  # fmt: skip
 @parameters.partition
 @parameters.json_output
 def seek(*, target: str, topic: str, group: str, to: int | str | dt.datetime, partition: int | None, as_json: bool) -> None:
@@ -76,14 +77,17 @@ def seek(*, target: str, topic: str, group: str, to: int | str | dt.datetime, pa
 @groups.command(epilog=parameters.examples("penstock groups delete data orders billing --yes"))
 @parameters.target
 @parameters.topic
-@click.argument("group")
+@parameters.group
 @parameters.yes
-def delete(*, target: str, topic: str, group: str, yes: bool) -> None:
+@parameters.json_output
+def delete(*, target: str, topic: str, group: str, yes: bool, as_json: bool) -> None:
     """Forget a group and its position. A new one of the same name begins where it is told to."""
     with open_target(target) as store:
         lag = _find(store, topic, group)[1].lag
         output.confirm(f"The group {group} of {topic}, with {lag:,} unfinished messages, would be forgotten.", yes=yes)
         store.delete_group(topic, group)
+    if as_json:
+        output.write_json({"topic": topic, "group": group, "deleted": True})
 
 
 def _find(store: Store, topic: str, group: str) -> tuple[GroupInfo, GroupStats]:

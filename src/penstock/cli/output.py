@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -87,6 +88,14 @@ def flush() -> None:
 def is_terminal() -> bool:
     """Whether a person is looking at stdout."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def goes_to_file() -> bool:
+    """Whether stdout is a file: nobody sees how far it is. A pipe may end at the terminal, where a bar would be in the way."""
+    try:
+        return sys.stdout is not None and stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def has_colour() -> bool:

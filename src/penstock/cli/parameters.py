@@ -10,6 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from penstock.cli.target import open_target
+from penstock.client.address import is_url
+from penstock.settings import TOPIC_SETTINGS
 from penstock.values import KIB, MIB
 
 if TYPE_CHECKING:
@@ -74,6 +76,33 @@ def _complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str
         return []
 
 
+def complete_group(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The groups of the topic that was named, of a server. Those of a folder only its owner knows, and TAB must not own anything."""
+    try:
+        target, topic = ctx.params.get("target"), ctx.params.get("topic")
+        if target is None or topic is None:
+            # Behind an option without its value click has not told arguments apart yet.
+            target, topic, *_ = ctx.args
+        if not is_url(target):
+            return []
+        with open_target(target) as store:
+            return [CompletionItem(one.name) for one in store.groups(topic) if one.name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - a shell must get no traceback because someone pressed TAB
+        return []
+
+
+def complete_place(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The places that have a name."""
+    return [CompletionItem(name) for name in ("earliest", "latest") if name.startswith(incomplete)]
+
+
+def complete_setting(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The settings of a topic that are numbers."""
+    return [
+        CompletionItem(f"{one.name}=") for one in TOPIC_SETTINGS if one.least is not None and one.name.startswith(incomplete)
+    ]
+
+
 def target(command: Command) -> Command:
     """The argument TARGET."""
     return click.argument("target", shell_complete=_complete_target)(command)
@@ -82,6 +111,11 @@ def target(command: Command) -> Command:
 def topic(command: Command) -> Command:
     """The argument TOPIC."""
     return click.argument("topic", shell_complete=_complete_topic)(command)
+
+
+def group(command: Command) -> Command:
+    """The argument GROUP."""
+    return click.argument("group", shell_complete=complete_group)(command)
 
 
 def optional_topic(command: Command) -> Command:

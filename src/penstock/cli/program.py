@@ -9,8 +9,10 @@ import click
 
 from penstock.cli import failures, interrupts, output
 from penstock.cli.about import completion, version
+from penstock.cli.bench.command import bench
 from penstock.cli.check import repair, verify
 from penstock.cli.consume import consume
+from penstock.cli.demo.command import demo
 from penstock.cli.dlq import dlq
 from penstock.cli.groups import groups
 from penstock.cli.publish import publish
@@ -83,5 +85,5 @@ def program() -> None:
     """
 
 
-for command in (serve, publish, consume, read, topics, groups, dlq, stats, verify, repair, version, completion):
+for command in (serve, publish, consume, read, topics, groups, dlq, stats, verify, repair, bench, demo, version, completion):
     program.add_command(command)

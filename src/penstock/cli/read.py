@@ -38,7 +38,7 @@ FOLLOW_SECONDS = 0.2
 @parameters.target
 @parameters.topic
 @parameters.partition
-@click.option("--start", type=parameters.place, default="earliest", show_default=True,
+@click.option("--start", type=parameters.place, shell_complete=parameters.complete_place, default="earliest", show_default=True,
               help="earliest, latest, an offset, a time (2026-01-31T08:00Z: when it was appended), or 5m for 5 minutes ago.")  # fmt: skip
 @click.option("--end", type=parameters.place, help="Where to stop, likewise; that message is not printed.")
 @click.option("--count", type=click.IntRange(min=1), metavar="NUMBER", help="Stop after so many messages.")
@@ -60,17 +60,30 @@ def read(
             messages = _follow(store, topic, partition, start)
         else:
             messages = _groups_of(store.read(topic, partition, start=start, end=end, max_messages=count))
+        shows = not follow and output.goes_to_file() and output.is_watched()
+        total = _count(store, topic, partition, count) if shows and start == "earliest" and end is None else count
         left = count
-        for part in messages:
-            chosen = part if left is None else part[:left]
-            write_messages(chosen, "json" if as_json else form)
-            if follow or output.is_terminal():
-                output.flush()
-            interrupts.check()
-            if left is not None:
-                left -= len(chosen)
-                if left == 0:
-                    return
+        seen = 0
+        with output.progress("reading (messages)", total, wanted=shows) as move:
+            for part in messages:
+                chosen = part if left is None else part[:left]
+                write_messages(chosen, "json" if as_json else form)
+                if follow or output.is_terminal():
+                    output.flush()
+                interrupts.check()
+                seen += len(chosen)
+                move(seen)
+                if left is not None:
+                    left -= len(chosen)
+                    if left == 0:
+                        return
+
+
+def _count(store: ReadOnlyStore, topic: str, partition: int | None, most: int | None) -> int:
+    """About how many messages there are to read."""
+    numbers = store.stats().topics[topic]
+    there = sum(end - numbers.starts[number] for number, end in numbers.ends.items() if partition in (None, number))
+    return there if most is None else min(there, most)
 
 
 def _groups_of(messages: Iterator[Message]) -> Iterator[list[Message]]:

@@ -39,17 +39,22 @@ def _load(ctx: click.Context, _parameter: click.Parameter, path: str | None) -> 
     return chosen
 
 
-def _say(server: Server, data: str) -> None:
-    output.write_line(f"Penstock serves {data}")
+def _say(server: Server, settings: ServerSettings) -> None:
+    output.write_line(f"Penstock serves {settings.data}")
     for name, address in server.addresses.items():
         output.write_line(f"  {name:<7} {address}")
     if server.missing is not None:
         output.write_line(f"  no gRPC: its packages are not installed; {server.missing} brings them")
     native = server.addresses.get("native")
     if native is not None:
-        output.write_line("Try it:")
+        output.write_line("Try it:" if settings.tokens is None else "Try it, with your token in the variable PENSTOCK_TOKEN:")
         output.write_line(f"  penstock publish {native} hello world")
         output.write_line(f"  penstock consume {native} hello --group first --count 1")
+    http = server.addresses.get("http")
+    if http is not None:
+        way = f"--unix-socket {http.removeprefix('unix:')} http://localhost" if http.startswith("unix:") else http
+        token = "" if settings.tokens is None else '-H "Authorization: Bearer $PENSTOCK_TOKEN" '
+        output.write_line(f"  curl {token}{way}/v1/topics")
     output.write_line("Ready; Ctrl-C stops it in order.")
     output.flush()
 
@@ -113,7 +118,7 @@ def serve(
 
 def _run(settings: ServerSettings) -> None:
     async def main() -> None:
-        await Server(settings).run(lambda server: _say(server, settings.data))
+        await Server(settings).run(lambda server: _say(server, settings))
 
     # Two threads take turns for each publish, the loop and the one that commits; Python's 5 ms are as long as many syncs.
     sys.setswitchinterval(SWITCH_SECONDS)

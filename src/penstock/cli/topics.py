@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """List, create and describe topics."""
+    """List, create, describe and shorten topics."""
 
 
 @topics.command("list", epilog=parameters.examples("penstock topics list data", "penstock topics list data --json | jq .name"))
@@ -67,7 +67,8 @@ def describe(*, target: str, topic: str, as_json: bool) -> None:
 @click.option("--retain", type=click.Choice(["until_acked", "always"]), help="Whether retention waits for groups.")
 @click.option("--retention-age", type=parameters.duration, help="Older segments are removed; 0 = no limit.")
 @click.option("--retention-bytes", type=parameters.size, help="The oldest segments above this size are removed; 0 = no limit.")
-@click.option("--set", "others", metavar="NAME=NUMBER", multiple=True, help="Any other setting of a topic, by its name.")
+@click.option("--set", "others", metavar="NAME=NUMBER", multiple=True, shell_complete=parameters.complete_setting,
+              help="Any other setting of a topic, by its name.")  # fmt: skip
 @parameters.json_output
 def create(*, target: str, name: str, others: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """
@@ -80,6 +81,20 @@ def create(*, target: str, name: str, others: tuple[str, ...], as_json: bool, **
         found = store.create_topic(name, **settings)
         numbers = store.stats().topics[name]
     _show(found, numbers, as_json=as_json)
+
+
+@topics.command(epilog=parameters.examples("penstock topics retain data", "penstock topics retain data orders --json"))
+@parameters.target
+@parameters.optional_topic
+@parameters.json_output
+def retain(*, target: str, topic: str | None, as_json: bool) -> None:
+    """Remove now what the retention settings of TOPIC, or of all topics, say; it is done in the background too."""
+    with open_target(target) as store:
+        removed = store.retain(topic)
+    if as_json:
+        output.write_json({"segments": removed.segments, "bytes": removed.bytes})
+    else:
+        output.write_line(f"removed {removed.segments:,} segments, {removed.bytes:,} bytes")
 
 
 def _setting(text: str) -> tuple[str, int]:

@@ -530,6 +530,17 @@ class RemoteConsumer:
         except ConnectionLost:
             return 0  # what it held went back
 
+    def backlog(self) -> tuple[int, int]:
+        """How many messages its group has not finished, and how many of these are with consumers, this one or others."""
+        while True:
+            try:
+                found = self._call(Call.CONSUMER)
+            except ConnectionLost:
+                with self._arrived:
+                    self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
+            else:
+                return int(found["unfinished"]), int(found["held"])
+
     @property
     def closed(self) -> bool:
         """Whether it was closed."""

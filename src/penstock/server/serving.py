@@ -169,7 +169,8 @@ class Server:
                 room=self._room,
             )  # fmt: skip
             await self._http.start()
-            self.addresses["http"] = self._http.url
+            path = self._http.address.path
+            self.addresses["http"] = f"unix:{path}" if path else self._http.url
 
     async def _stop_listening(self) -> None:
         stops = []

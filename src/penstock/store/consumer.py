@@ -234,6 +234,14 @@ class Consumer:
         """Messages that it was handed and that are not finished."""
         return self._member.in_flight
 
+    def backlog(self) -> tuple[int, int]:
+        """How many messages its group has not finished, and how many of these are with consumers, this one or others."""
+        if self._member.closed:
+            raise Closed(f"the consumer of {self.topic}")
+        with self._group.lock:
+            unfinished = sum(cursor.unfinished() for cursor in self._group.cursors)
+            return unfinished, sum(member.in_flight for member in self._group.members)
+
     @property
     def closed(self) -> bool:
         """Whether it was closed."""

@@ -1,53 +1,78 @@
 """
-The simple face: a queue like `queue.Queue` that is on disk.
+The simple face: a queue like `queue.Queue` that is on disk, here or on a server.
 
 `put` returns when the item is durable. `get` takes an item; it is removed for good by `task_done`, in the order in which the
 calling thread got them (one that got none finishes for another). What was got and not done when the process ends comes again: an
 item may be handled twice after a crash, and is never lost. While the queue is open an item that was got stays with whoever got it,
 however long that takes.
+
+On a server any number of processes share a queue: an item goes to one of them, and sizes and `join` are about all of them. What a
+process has got stays with it as long as its connection lives, a day at most; when the connection was lost it comes again, to anybody,
+and `task_done` for it raises `LeaseExpired`. A bounded queue looks before each put how full it is, so processes that put in the
+same moment may go over the bound by what they put in it; threads of one process never do.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.arguments import check_wait, check_whole_number
-from penstock.errors import BadArgument, Closed
-from penstock.store.store import Store
+from penstock.client.address import is_url
+from penstock.client.opening import open_store
+from penstock.errors import BadArgument, Closed, TopicNotFound
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from penstock.groups.delivery import Delivery
+    from penstock.store.store import Store
 
-TOPIC = "queue"
+NAME = "queue"
+"""The topic of a queue that was given no name."""
 GROUP = "queue"
+REMOTE_LEASE_SECONDS = 86_400
+"""An item of a server's queue is its getter's so long: the end of the connection gives it back, not a deadline."""
+LOOK_SECONDS, REMOTE_LOOK_SECONDS = 1.0, 0.05
+"""How often those who wait for room, or for the end, look again; others in this process wake them at once."""
 
 
 class Queue:
     """
-    A durable `queue.Queue` of bytes in the folder *path* (or ``"memory:"``); one process at a time. Safe to use from many threads.
+    A durable `queue.Queue` of bytes: in the folder *path*, in memory (``"memory:"``), or on a server.
+
+    A folder is one process's at a time; a server, ``"penstock://host:port/jobs"``, is shared by many, and has as many queues as one
+    likes, each a topic of that name. *name* is another way to say it, for Unix sockets too; without one it is ``queue``. Safe to use
+    from many threads.
 
     *maxsize* bounds the items that wait: `put` then blocks. An item that was nacked *max_deliveries* times, see `task_failed`, becomes
-    a dead letter of the queue's topic.
+    a dead letter of the queue's topic. *sync* is the topic's mode, if this makes the topic.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, maxsize: int = 0, max_deliveries: int = 5, sync: str | None = None
-    ) -> None:
+        self, path: str | os.PathLike[str], *, name: str | None = None, maxsize: int = 0, max_deliveries: int = 5, sync: str | None = None
+    ) -> None:  # fmt: skip
         self.maxsize = check_whole_number("maxsize", maxsize, 0, 1 << 62)
-        self._store = Store.open(path)
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+        self._is_remote = isinstance(text, str) and is_url(text)
+        if self._is_remote:
+            path, name = _split(text, name)
+        self._topic = NAME if name is None else name
+        self._store = open_store(path)
         try:
-            if TOPIC not in {info.name for info in self._store.topics()}:
-                self._store.create_topic(TOPIC, sync=sync)
+            try:
+                self._store.topic(self._topic)
+            except TopicNotFound:
+                self._store.create_topic(self._topic, sync=sync)
             self._consumer = self._store.subscribe(
-                TOPIC, GROUP, prefetch=1_000_000, prefetch_bytes=1 << 40, max_deliveries=max_deliveries
-            )
+                self._topic, GROUP, prefetch=1_000_000, prefetch_bytes=1 << 40, max_deliveries=max_deliveries,
+                lease=REMOTE_LEASE_SECONDS if self._is_remote else None,
+            )  # fmt: skip
         except BaseException:
             self._store.close()
             raise
@@ -84,9 +109,14 @@ class Queue:
         if not self.maxsize:
             self._publish(items)
             return
+        end = None if wait_s is None else time.monotonic() + wait_s
         with self._changed:
-            if not self._changed.wait_for(lambda: self.qsize() + self._reserved + len(items) <= self.maxsize, wait_s):
-                raise queue.Full
+            while (size := self.qsize()) + self._reserved + len(items) > self.maxsize:
+                if self._reserved and size + len(items) <= self.maxsize:
+                    # What is on its way to the disk may be counted twice, or may not come: that is known in a moment.
+                    self._changed.wait(REMOTE_LOOK_SECONDS)
+                elif not self._wait(end):
+                    raise queue.Full
             # Its place is taken before it is there, so that nobody else takes it while this one waits for the disk.
             self._reserved += len(items)
         try:
@@ -96,11 +126,21 @@ class Queue:
                 self._reserved -= len(items)
                 self._changed.notify_all()
 
+    def _wait(self, end: float | None) -> bool:
+        """Wait for a change, under the lock; False if it is past *end* already, by `time.monotonic`."""
+        left = REMOTE_LOOK_SECONDS if self._is_remote else LOOK_SECONDS
+        if end is not None:
+            left = min(left, end - time.monotonic())
+        if left <= 0:
+            return False
+        self._changed.wait(left)
+        return True
+
     def _publish(self, items: list[bytes]) -> None:
         if len(items) == 1:
-            self._store.publish(TOPIC, items[0])
+            self._store.publish(self._topic, items[0])
         else:
-            self._store.publish_many(TOPIC, items)
+            self._store.publish_many(self._topic, items)
 
     # -- getting ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +160,8 @@ class Queue:
         return [self._take(message) for message in self._consumer.get_many(count, timeout)]
 
     def _take(self, message: Delivery) -> bytes:
-        message.__enter__()  # its lease goes on until it is done
+        if not self._is_remote:
+            message.__enter__()  # its lease goes on until it is done
         self._mine().append(message)
         with self._changed:
             self._changed.notify_all()
@@ -159,10 +200,8 @@ class Queue:
 
     def qsize(self) -> int:
         """Items that nobody has taken; those that wait to be tried again count."""
-        return self._unfinished() - self._consumer.in_flight
-
-    def _unfinished(self) -> int:
-        return self._store.stats().topics[TOPIC].groups[GROUP].lag
+        unfinished, held = self._consumer.backlog()
+        return unfinished - held
 
     def __len__(self) -> int:
         return self.qsize()
@@ -182,11 +221,9 @@ class Queue:
         """Wait until every item that was put is done; False if that took longer than *timeout* seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self._unfinished():
-                left = 1.0 if end is None else min(1.0, end - time.monotonic())
-                if left <= 0:
+            while self._consumer.backlog()[0]:
+                if not self._wait(end):
                     return False
-                self._changed.wait(left)
         return True
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -210,3 +247,17 @@ class Queue:
             return f"<Queue {self._store.path}, {self.qsize()} items>"
         except Closed:
             return f"<Queue {self._store.path}, closed>"
+
+
+def _split(url: str, name: str | None) -> tuple[str, str | None]:
+    """The URL of the server in that of a queue, and the queue's name. Raises `BadArgument`."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadArgument("path", "a URL", f"cannot be read: {error}") from None
+    named = unquote(parts.path).strip("/")
+    if parts.scheme == "penstock+unix" or not named:
+        return url, name
+    if name not in (None, named):
+        raise BadArgument("name", repr(name), f"the URL names the queue {named!r}")
+    return urlunsplit(parts._replace(path="")), named

@@ -1,0 +1,1 @@
+"""`penstock bench`: how quick a disk, a store or a server is, measured where the user is."""

@@ -70,6 +70,7 @@ class Leasing:
                     offset = at + shift
                     handed[offset << PARTITION_BITS | partition] = delivery = Delivery(lot, at, offset, deadline, 1)
                     found.append(delivery)
+                member.hand.pick_up((index + shift) << PARTITION_BITS | partition, stop - index)
                 book.deadline = min(book.deadline, deadline)
                 lot.index = stop
                 count -= stop - index
@@ -100,7 +101,9 @@ class Leasing:
             if offset not in cursor.open:
                 member.held_bytes -= lot.each
                 continue  # finished meanwhile, by a commit
-            member.handed[offset << PARTITION_BITS | cursor.partition] = delivery
+            key = offset << PARTITION_BITS | cursor.partition
+            member.handed[key] = delivery
+            member.hand.pick_up(key)
             found.append(delivery)
             taken += 1
             book.counters.delivered += 1

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
     from penstock.groups.delivery import Delivery, Lot
     from penstock.groups.group import Group
+    from penstock.groups.hands import Hand
 
 
 class Member:
@@ -22,12 +23,14 @@ class Member:
     """
 
     __slots__ = (
-        "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "held_bytes", "identity", "lots", "paused",
+        "buffered", "closed", "concurrency", "cursors", "extended", "group", "hand", "handed", "held_bytes", "identity", "lots", "paused",
         "prefetch", "prefetch_bytes", "rota", "starved",
     )  # fmt: skip
 
-    def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> None:
+    def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int, hand: Hand) -> None:
         self.group = group
+        self.hand = hand
+        """The same as its two tables, where the next owner of the store finds it if this process dies."""
         self.identity = identity
         self.prefetch = prefetch
         self.prefetch_bytes = prefetch_bytes
@@ -74,6 +77,7 @@ class Member:
             del self.handed[key]
         else:
             del self.extended[key]
+        self.hand.put_down(key)
         self.held_bytes -= delivery._lot.each  # noqa: SLF001
 
     def release(self, delivery: Delivery) -> bool:
@@ -90,6 +94,7 @@ class Member:
             del self.extended[key]
         else:
             return False
+        self.hand.put_down(key)
         self.held_bytes -= lot.each
         if lot.epoch != lot.cursor.epoch:
             return False

@@ -321,7 +321,7 @@ def i18_every_lease_is_held_by_one(model: GroupModel, group: Group) -> None:
     ]
     for member in group.members:
         assert len(member.hand.named) + member.hand.many == member.in_flight, "the file of hands says something else"
-        assert member.hand.named.keys() <= {*member.handed, *member.extended}
+        assert member.hand.named <= {*member.handed, *member.extended}
     assert sorted(found) == sorted(model.leases), f"{model.name}: handed {found}, expected {sorted(model.leases)}"
     if model.ordered:
         holders: dict[int, Consumer] = {}

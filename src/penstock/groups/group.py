@@ -234,7 +234,7 @@ class Group:
                     member.starved = (
                         member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
                     )
-            if member.lots and not begun:
+            if book.suspected and member.lots and not begun:
                 book.return_waiting_suspects(member)
             moves = self._moves.take() if self._moves.planned else None
             more = bool(found) and bool(self._waiters)
@@ -303,7 +303,10 @@ class Group:
                 self._expire(now)
             for delivery in deliveries:
                 member = delivery._lot.member  # noqa: SLF001
-                if not member.release(delivery):
+                released = member.release(delivery)
+                if member.hand.many:
+                    member.hand.recount(member.in_flight)
+                if not released:
                     late.append(delivery)
                     continue
                 self.counters.nacked += 1

@@ -62,58 +62,85 @@ def _length(records: int) -> int:
     return (HEADER_WORDS + records * RECORD_WORDS) * 8
 
 
+EMPTY = -1
+_NO_WORD = -2
+
+
 class Hand:
     """
     What one member has in its hands. Guarded by its group's lock.
 
-    A message is known by its key in the member's table. Without words, because there is no file, nothing is kept.
+    A message is known by its key in the member's table. Without words, because there is no file, nothing is kept. The first word is apart
+    from the others, in `first` and `first_at`: most members have no other, and theirs is set and cleared for each message.
     """
 
-    __slots__ = ("_many_at", "_words", "free", "many", "named", "records")
+    __slots__ = ("_free", "_many_at", "first", "first_at", "many", "others", "records", "words")
 
     def __init__(self, words: memoryview | None = None, records: tuple[int, ...] = (), count: int = 0) -> None:
-        self._words = words
+        self.words = words
+        """Stored into here, and where a single message is handed out and settled: a call would cost too much there."""
         self.records = records
+        places = [at + _FIRST + number for at in records for number in range(_PER_RECORD)][:count]
+        self.first = EMPTY if places else _NO_WORD
+        """What the first word names, or `EMPTY`."""
+        self.first_at = places[0] if places else 0
+        self._free = places[1:]
+        self.others: dict[int, int] = {}
+        """By key, the words that name others."""
         self._many_at = records[0] + _MANY if records else 0
-        self.free = [at + _FIRST + number for at in records for number in range(_PER_RECORD)][:count]
-        self.named: dict[int, int] = {}
-        """By key, the word that names it."""
         self.many = 0
         """How many there are that no word names."""
 
+    @property
+    def named(self) -> set[int]:
+        """Those that a word names."""
+        return {*self.others, self.first} - {EMPTY, _NO_WORD}
+
     def pick_up(self, key: int, count: int = 1) -> None:
         """It was handed the message *key*, or *count* messages of one partition that follow each other."""
-        words, free = self._words, self.free
+        words, free = self.words, self._free
         if words is None:
             return
-        if count <= len(free):
-            for one in range(key, key + count * _OFFSETS, _OFFSETS):
-                at = free.pop()
-                self.named[one] = at
-                words[at] = one + 1
-        else:
+        if count > len(free) + (self.first == EMPTY):
             if not self.many:
                 words[self._many_at] = 1
             self.many += count
+            return
+        for one in range(key, key + count * _OFFSETS, _OFFSETS):
+            if self.first == EMPTY:
+                self.first = one
+                words[self.first_at] = one + 1
+            else:
+                at = self.others[one] = free.pop()
+                words[at] = one + 1
 
     def put_down(self, key: int) -> None:
         """The message *key* is not in its hands any more."""
-        at = self.named.pop(key, None)
-        if at is not None:
-            assert self._words is not None
-            self._words[at] = 0
-            self.free.append(at)
+        words = self.words
+        if words is None:
+            return
+        if self.first == key:
+            self.first = EMPTY
+            words[self.first_at] = 0
+        elif key in self.others:
+            at = self.others.pop(key)
+            words[at] = 0
+            self._free.append(at)
         elif self.many:
-            self.many -= 1
-            if not self.many:
-                assert self._words is not None
-                self._words[self._many_at] = 0
+            self.recount(self.many - 1 + len(self.named))
+
+    def recount(self, in_flight: int) -> None:
+        """It holds *in_flight* messages now, named or not."""
+        self.many = in_flight - len(self.named)
+        if not self.many and self.words is not None:
+            self.words[self._many_at] = 0
 
     def forget(self) -> None:
         """The record is another's from now on, or, in a forked child, always was."""
-        self._words = None
-        self.free = []
-        self.named = {}
+        self.words = None
+        self.first = _NO_WORD
+        self._free = []
+        self.others = {}
         self.many = 0
 
 

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from penstock.groups.delivery import COMMITTING, PARTITION_BITS
+from penstock.groups.hands import EMPTY
 
 if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
@@ -81,7 +82,11 @@ class Member:
         self.held_bytes -= delivery._lot.each  # noqa: SLF001
 
     def release(self, delivery: Delivery) -> bool:
-        """Take *delivery* out of its table, to settle it; False if it may not be: it is late, or a transaction finishes it."""
+        """
+        Take *delivery* out of its table, to settle it; False if it may not be: it is late, or a transaction finishes it.
+
+        If its hand holds many, the caller tells it afterwards how many are left (`Hand.recount`).
+        """
         # As one step, and not by holds, is_valid and drop: this is done for each message.
         running = delivery._running  # noqa: SLF001
         if running is COMMITTING:
@@ -94,7 +99,13 @@ class Member:
             del self.extended[key]
         else:
             return False
-        self.hand.put_down(key)
+        hand = self.hand
+        if hand.first == key:
+            # As `put_down`.
+            hand.first = EMPTY
+            hand.words[hand.first_at] = 0  # type: ignore[index]
+        elif hand.others:
+            hand.put_down(key)
         self.held_bytes -= lot.each
         if lot.epoch != lot.cursor.epoch:
             return False

@@ -45,7 +45,10 @@ class Settling:
         """It is done; False if it is late."""
         lot = delivery._lot  # noqa: SLF001
         member, cursor = lot.member, lot.cursor
-        if not member.release(delivery):
+        released = member.release(delivery)
+        if member.hand.many:
+            member.hand.recount(member.in_flight)
+        if not released:
             return False
         book = self._book
         offset = delivery.offset
@@ -97,6 +100,9 @@ class Settling:
             book.journal.note_finished(cursor, book.identity, offsets)
             if cursor.successor is not None:
                 book.hand_over_if_idle(cursor)
+        for one in book.members.values():
+            if one.hand.many:
+                one.hand.recount(one.in_flight)
         if any(one.starved for one in book.members.values()):
             for one in book.members.values():
                 one.starved = False

@@ -62,16 +62,10 @@ class Transaction:
         """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
         self._check()
         found = self._catalog.to_publish_now(topic)
-        if found is not None:
-            batch, key_data = found.encode(value, key, headers, timestamp)
-            self._parts.append((topic, found, [(found.partition_for(key_data, partition), batch)], None))
+        if found is None:
+            self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp))
             return
-
-        def encode(target: Topic) -> list[tuple[int, EncodedBatch]]:
-            batch, key_data = target.encode(value, key, headers, timestamp)
-            return [(target.partition_for(key_data, partition), batch)]
-
-        self._add(topic, encode)
+        self._parts.append((topic, found, _encode_one(found, value, key, headers, partition, timestamp), None))
 
     def publish_many(
         self,
@@ -206,3 +200,10 @@ class Transaction:
             self.commit()
         else:
             self.abort()
+
+
+def _encode_one(
+    target: Topic, value: object, key: object, headers: object, partition: object, timestamp: object
+) -> list[tuple[int, EncodedBatch]]:
+    batch, key_data = target.encode(value, key, headers, timestamp)
+    return [(target.partition_for(key_data, partition), batch)]

@@ -20,8 +20,9 @@ from penstock.errors import BadBytes, Corrupt
 from penstock.groups import operations as ops
 from penstock.groups.registry import Groups
 from penstock.settings import GroupSettings
-from penstock.testing import FakeClock
+from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.topics.producers import Producers
+from penstock.volume.volume import Ended
 from tests.bad_bytes.test_decoders import NUMBERS, OTHERS, odd_values
 from tests.docs.pages import ROOT
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 TOPIC_ID = bytes(range(16))
 ENDS = {TOPIC_ID: [10, 10]}
+ENDED = Ended(SimulatedFileSystem(), "/s", bytes(16), 1, in_order=False)
 SETTINGS: dict[str, object] = GroupSettings().to_json()
 MADE: dict[str, object] = {"topic_id": TOPIC_ID.hex(), "topic": "t", "name": "g", "settings": SETTINGS, "starts": [0, 7]}
 GROUP = ops.encode_document(ops.MADE, 1, MADE)
@@ -39,10 +41,10 @@ def restore_groups(data: bytes) -> Groups:
     """What opening a store does with the section of the groups."""
     groups = Groups(FakeClock())
     groups.restore(data)
-    groups.recovered(ENDS)
+    groups.recovered(ENDS, ENDED)
     again = Groups(FakeClock())
     again.restore(groups.snapshot())
-    again.recovered(ENDS)
+    again.recovered(ENDS, ENDED)
     return groups
 
 

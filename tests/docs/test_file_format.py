@@ -7,6 +7,7 @@ import re
 import pytest
 
 from penstock.format import batch_header, checkpoint, frame, index, segment, stage
+from penstock.groups import hands
 from penstock.groups.registry import GROUPS_OWNER
 from penstock.log import positions
 from penstock.topics.producers import PRODUCERS_OWNER
@@ -44,7 +45,7 @@ def test_every_codec_has_a_drawing() -> None:
     """Each kind of file and each unit inside one is drawn above its codec."""
     drawn = {place.partition(":")[0] for place in drawings()}
     names = {"batch_header", "columns", "state", "segment", "index", "frame", "checkpoint", "stage"}
-    others = {"log/positions.py", "groups/operations.py", "topics/producers.py"}
+    others = {"log/positions.py", "groups/hands.py", "groups/operations.py", "topics/producers.py"}
     assert drawn >= {*[f"format/{name}.py" for name in names], *others}
 
 
@@ -52,8 +53,8 @@ def test_every_magic_is_in_the_drawings() -> None:
     """The first bytes of each kind of file stand on the page as they are in the code."""
     magics = {
         batch_header.MAGIC, checkpoint.CHECKPOINT_MAGIC, frame.JOURNAL_MAGIC, frame.FRAME_MAGIC, index.INDEX_MAGIC,
-        segment.SEGMENT_MAGIC, segment.FOOTER_MAGIC, positions.MAGIC.to_bytes(8, "little"), stage.STAGE_MAGIC,
-        stage._FOOTER_MAGIC,
+        segment.SEGMENT_MAGIC, segment.FOOTER_MAGIC, positions.MAGIC.to_bytes(8, "little"), hands.MAGIC.to_bytes(8, "little"),
+        stage.STAGE_MAGIC, stage._FOOTER_MAGIC,
     }  # fmt: skip
     assert {magic.decode() for magic in magics} == set(re.findall(r'"([A-Z0-9]{4,8})"', "".join(blocks(PAGE, "layout"))))
 

@@ -28,9 +28,9 @@ def golden(name: str, encoded: bytes) -> bytes:
 
 
 def write_files(folder: Path, files: SimulatedFileSystem) -> None:
-    """Write the store that lies in `/store` of *files*, without `LOCK` and `positions`, which name a process and a boot."""
+    """Write the store that lies in `/store` of *files*, without `LOCK`, `positions` and `hands`, which name a process and a boot."""
     for path, content in files.files().items():
-        if not path.endswith(("/LOCK", "/positions")):
+        if not path.endswith(("/LOCK", "/positions", "/hands")):
             target = folder / path.removeprefix("/store/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)

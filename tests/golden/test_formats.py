@@ -50,8 +50,9 @@ from penstock.format.stage import (
 )
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
 from penstock.groups import operations as ops
+from penstock.groups.hands import Hands, HandsBefore
 from penstock.settings import GroupSettings
-from penstock.testing import FakeClock
+from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.topics.producers import Producers
 from penstock.volume.document import decode_document, encode_document
 from tests.format.strategies import Message, messages
@@ -396,3 +397,32 @@ def test_the_identity_of_a_store() -> None:
     data = golden("store.json", encode_document(values))
     assert decode_document("store", data) == values
     assert encode_document(values) == data
+
+
+def test_the_file_of_hands_is_as_it_was() -> None:
+    """Two members of group 7, one of them with more in its hands than it has words, and one that has left."""
+    store_id = bytes(range(16))
+    files = SimulatedFileSystem()
+    files.make_directory("/store")
+    hands = Hands(files, "/store", store_id, 3)
+    first, second, gone = hands.claim(7, 1001, 6), hands.claim(7, 1002, 1), hands.claim(7, 1003, 1)
+    for offset in range(6):
+        first.pick_up(offset << 14 | 2)
+    first.put_down(1 << 14 | 2)
+    second.pick_up(1 << 40 | 9)
+    second.pick_up(1 << 41 | 9, 3)
+    hands.release(gone)
+    data = golden("hands.bin", files.files()["/store/hands"])
+    assert data == files.files()["/store/hands"]
+    other = SimulatedFileSystem()
+    other.make_directory("/store")
+    file = other.create("/store/hands")
+    file.pwrite(data, 0)
+    file.close()
+    found = HandsBefore.read(other, "/store", store_id, 3)
+    assert found is not None
+    assert found.complete
+    assert {key: (sorted(hand.places), hand.many) for key, hand in found.members.items()} == {
+        (7, 1001): ([(2, 0), (2, 2), (2, 3), (2, 4), (2, 5)], False),
+        (7, 1002): ([(9, 1 << 26)], True),
+    }

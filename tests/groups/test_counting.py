@@ -105,7 +105,7 @@ def test_a_suspect_that_failed_is_none_any_more_and_the_one_that_was_begun_is_bl
     """It was begun once, and nacked by a living handler; now another one is begun, and that one counts."""
     sim = Sim()
     sim.store.publish_many("t", numbered(2))
-    one(sim.store.subscribe("t", "g", max_deliveries=0))
+    take(sim.store.subscribe("t", "g", max_deliveries=0))
     sim.store.flush()
     store = sim.kill()
     assert sim.failures() == {0: 1}

@@ -129,7 +129,7 @@ def _close_during_a_transaction_that_fails(sim: Sim, held: Delivery) -> None:
     group = sim.group()
     group.reserve_acks([held])
     group.leave(held._lot.member)
-    group.release_acks([held], committed=False)
+    group.release_acks([held])
 
 
 @pytest.mark.parametrize(

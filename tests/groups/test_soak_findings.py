@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from penstock.groups.delivery import Delivery
+    from penstock.groups.reservation import Reservation
     from penstock.store.consumer import Consumer
 
 
@@ -41,12 +42,12 @@ def before_the_commit(store: Store, work: Callable[[], object]) -> list[bool]:
     reserve = group.reserve_acks
     done: list[bool] = []
 
-    def interrupted(deliveries: Sequence[Delivery]) -> list[bytes]:
-        operations = reserve(deliveries)
+    def interrupted(deliveries: Sequence[Delivery]) -> Reservation:
+        reservation = reserve(deliveries)
         if not done:
             done.append(True)
             work()
-        return operations
+        return reservation
 
     group.reserve_acks = interrupted  # type: ignore[method-assign]
     return done

@@ -514,6 +514,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["kill", "lose power", "restart"]), seed=st.integers(0, 1 << 16))
     def end(self, how: str, seed: int) -> None:
         """The process dies, the power goes, or the store is closed in order, which forgets nothing and counts nothing."""
+        members = [member for name in self.models for member in self.store._group("in", name).members]
+        # The death of a process leaves it known what was in whose hands, unless a consumer had more than it said it would.
+        known = how == "kill" and not any(member.hand.many for member in members)
         if how == "restart":
             self.store.close()
             for name, model in self.models.items():
@@ -525,9 +528,9 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             keep: Any = ("nothing", "random", "everything")[seed % 3]
             self.files = self.files.crash(random.Random(seed), keep=keep)
-        self._reopen(crashed=how != "restart")
+        self._reopen(crashed=how != "restart", known=known)
 
-    def _reopen(self, *, crashed: bool) -> None:
+    def _reopen(self, *, crashed: bool, known: bool = False) -> None:
         self.crashed = crashed
         died = {name: len(own) for name, own in self.consumers.items()}
         self._open()
@@ -537,8 +540,8 @@ class QueueMachine(RuleBasedStateMachine):
             group = self.store._group("in", name)
             if crashed:
                 m.i17_acks_recover_as_a_prefix(model, group, self.ends)
-                m.i21_counts_survive(model, group, died[name])
-                m.i28_suspects_are_what_the_dead_held(model, group)
+                m.i21_counts_survive(model, group, died[name], known=known)
+                m.i28_suspects_are_what_the_dead_held(model, group, known=known)
             self._adopt(model, name)
             for place, (least, most) in list(model.now.due.items()):
                 model.now.due[place] = (least, most + m.LATE_S + max(0, most - self.now) / 16)

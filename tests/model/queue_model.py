@@ -319,6 +319,9 @@ def i18_every_lease_is_held_by_one(model: GroupModel, group: Group) -> None:
         for table in (member.handed, member.extended)
         for delivery in table.values()
     ]
+    for member in group.members:
+        assert len(member.hand.named) + member.hand.many == member.in_flight, "the file of hands says something else"
+        assert member.hand.named <= {*member.handed, *member.extended}
     assert sorted(found) == sorted(model.leases), f"{model.name}: handed {found}, expected {sorted(model.leases)}"
     if model.ordered:
         holders: dict[int, Consumer] = {}
@@ -340,8 +343,12 @@ def i17_acks_recover_as_a_prefix(model: GroupModel, group: Group, ends: list[int
                 assert not finished, f"{place} of {model.name} is lost: nobody acked it"
 
 
-def i21_counts_survive(model: GroupModel, group: Group, consumers: int) -> None:
-    """After a crash: no count is lower than it was durably, and each consumer that died adds one at most, to what it may have held."""
+def i21_counts_survive(model: GroupModel, group: Group, consumers: int, *, known: bool) -> None:
+    """
+    After a crash: no count is lower than it was durably, and each consumer that died adds one at most, to what it may have held.
+
+    Where it is *known* what they had in their hands, exactly that counts.
+    """
     blamed: list[Place] = []
     raised: list[Place] = []
     for cursor in group.cursors:
@@ -360,7 +367,16 @@ def i21_counts_survive(model: GroupModel, group: Group, consumers: int) -> None:
                 raised.append(place)
                 assert place in model.touched, f"{place} of {model.name} was with nobody, and is blamed"
     assert len(raised) <= consumers, f"{consumers} consumers of {model.name} died, and {raised} are blamed"
+    if known:
+        assert set(raised) <= set(model.leases), f"{raised} of {model.name} are blamed, and {list(model.leases)} were in hand"
     i21_a_death_is_counted(model, blamed)
+    lost = [place for place in model.leases if known and place not in blamed and _is_open(group, place)]
+    assert not lost, f"{lost} of {model.name} were in hand when the process died, and that is not counted"
+
+
+def _is_open(group: Group, place: Place) -> bool:
+    cursor = group.cursors[place[0]]
+    return place[1] >= cursor.scan or place[1] in cursor.open
 
 
 def i21_a_death_is_counted(model: GroupModel, blamed: list[Place]) -> None:
@@ -375,13 +391,19 @@ def i21_a_death_is_counted(model: GroupModel, blamed: list[Place]) -> None:
     assert len(blamed) >= len(certain), f"consumers of {model.name} died with {certain}, and {blamed} are blamed"
 
 
-def i28_suspects_are_what_the_dead_held(model: GroupModel, group: Group) -> None:
-    """After a crash: what was suspect and was neither finished nor failed is so still; new ones were with a consumer that died."""
+def i28_suspects_are_what_the_dead_held(model: GroupModel, group: Group, *, known: bool) -> None:
+    """
+    After a crash: what was suspect and was neither finished nor failed is so still; new ones were with a consumer that died.
+
+    Where it is *known* what they had in their hands, only that is.
+    """
     found = {(cursor.partition, offset) for cursor in group.cursors for offset in cursor.suspects}
     lost = (model.durable.suspects & model.now.suspects) - found
     assert not lost, f"{lost} of {model.name} were suspect"
     new = found - model.durable.suspects - model.touched
     assert not new, f"{new} of {model.name} were with nobody, and are suspect"
+    beside = found - model.durable.suspects - model.now.suspects - model.leases.keys()
+    assert not (known and beside), f"{beside} of {model.name} were in nobody's hands, and are suspect"
     held = {place for place in model.durable.held if place in model.leases} - found
     assert not held, f"{held} of {model.name} were with a consumer that died, and are not suspect"
 

@@ -21,6 +21,7 @@ from tests.real_disk.writer import STORE
 
 if TYPE_CHECKING:
     from penstock.groups.delivery import Delivery
+    from penstock.store.consumer import Consumer
 
 
 class Handler:
@@ -38,13 +39,23 @@ class Handler:
         time.sleep(self._seconds)
 
 
+def _close_later(consumer: Consumer, stop: threading.Event) -> None:
+    stop.wait()
+    consumer.close()
+
+
 def _consume(store: Store, request: dict[str, Any], group: str, stop: threading.Event) -> None:
     handle = Handler(request, group)
     options = {"max_deliveries": request["max_deliveries"], "ordered": request["ordered"], "backoff": 0}
     with store.subscribe("jobs", group, prefetch=100, **options) as consumer:
+        if request["how"] == "iteration":
+            threading.Thread(target=_close_later, args=(consumer, stop)).start()
+            for message in consumer:
+                with message:
+                    handle(message)
+            return
         while not stop.is_set():
-            message = consumer.get(timeout=0.05)
-            if message is not None:
+            for message in consumer.get_many(10 if request["how"] == "get_many" else 1, timeout=0.05):
                 handle(message)
                 message.ack()
 
@@ -57,12 +68,12 @@ def live(request: dict[str, Any]) -> dict[str, Any]:
     stop = threading.Event()
     threads = []
     for group in request["groups"]:
-        if request["concurrency"] == 1:
+        if request["how"] != "worker":
             threads.append(threading.Thread(target=_consume, args=(store, request, group, stop)))
         else:
             options = {"max_deliveries": request["max_deliveries"], "ordered": request["ordered"], "backoff": 0}
             store.worker("jobs", group=group, concurrency=request["concurrency"], **options)(Handler(request, group))
-    if request["concurrency"] > 1:
+    if request["how"] == "worker":
         threads.append(threading.Thread(target=store.run))
     for thread in threads:
         thread.start()

@@ -129,6 +129,23 @@ _SINGLE = struct.Struct("<4sIIBBHIIQQQqqQQIIBBHIIIIIqqii")
 _SINGLE_HEADER_BYTES = FIXED_BYTES + c.ENTRY.size
 _PAIR = struct.Struct("<ii")
 _ZEROS = [bytes(count) for count in range(8)]
+_SINGLE_CRC_AT = FIXED_BYTES + 4
+_SHAPES_MAX = 4096
+_shapes: dict[int, tuple[bytes, int, bytes]] = {}
+"""By the length of the value: all that comes before it, the CRC of the two offsets, the zeros behind it. Lengths repeat."""
+
+
+def _shape(length: int) -> tuple[bytes, int, bytes]:
+    zeros = _ZEROS[-length & 7]
+    stored = 8 + length + len(zeros)
+    head = _SINGLE.pack(
+        MAGIC, 0, _SINGLE_HEADER_BYTES, KIND_DATA, 1, 0, 0, 1, _SINGLE_HEADER_BYTES + stored, 1, 0, 0, 0, 0, 0, 0, 0,
+        c.VALUE, 0, 0, 0, _SINGLE_HEADER_BYTES, stored, length, 0, 0, 0, 0, length,
+    )  # fmt: skip
+    shape = head, crc32c(_PAIR.pack(0, length)), zeros
+    if len(_shapes) < _SHAPES_MAX:
+        _shapes[length] = shape
+    return shape
 
 
 _SINGLE_PRODUCER = struct.Struct("<4sIIBBHIIQQQqqQQIIQQIIBBHIIIIIqqii")
@@ -162,18 +179,19 @@ def _is_single(data: Buffer) -> bool:
 def encode_single(value: bytes) -> EncodedBatch:
     """The same bytes as ``encode_batch([value])``, sooner."""
     length = len(value)
-    if length > BATCH_BYTES_MAX - 4096:
-        raise MessageTooLarge("a message", length, BATCH_BYTES_MAX - 4096)
-    tail = value + _ZEROS[-length & 7]
-    stored = 8 + len(tail)
-    crc = crc32c(tail, crc32c(_PAIR.pack(0, length)))
-    data = bytearray(
-        _SINGLE.pack(
-            MAGIC, 0, _SINGLE_HEADER_BYTES, KIND_DATA, 1, 0, 0, 1, _SINGLE_HEADER_BYTES + stored, 1, 0, 0, 0, 0, 0, 0, 0,
-            c.VALUE, 0, 0, crc, _SINGLE_HEADER_BYTES, stored, length, 0, 0, 0, 0, length,
-        )
-    )  # fmt: skip
-    data += tail
+    shape = _shapes.get(length)
+    if shape is None:
+        if length > BATCH_BYTES_MAX - 4096:
+            raise MessageTooLarge("a message", length, BATCH_BYTES_MAX - 4096)
+        shape = _shape(length)
+    head, crc, zeros = shape
+    data = bytearray(head)
+    data += value
+    crc = crc32c(value, crc)
+    if zeros:
+        data += zeros
+        crc = crc32c(zeros, crc)
+    _U32.pack_into(data, _SINGLE_CRC_AT, crc)
     return EncodedBatch(data, _SINGLE_HEADER_BYTES, 1, 1)
 
 

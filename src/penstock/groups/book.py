@@ -119,6 +119,10 @@ class Book:
         elif cursor.member is not None:
             cursor.member.rota[cursor] = None
 
+    def forget_offers(self) -> None:
+        """All is replayed. The order of the partitions begins anew, whatever the journal happened to tell of."""
+        self._rota.clear()
+
     def offer_all(self) -> None:
         """The first member joins: look at all partitions, once. Commits from now on are told by `arrived`."""
         for cursor in self.cursors:
@@ -154,6 +158,8 @@ class Book:
         for delivery in [*member.handed.values(), *member.extended.values()]:
             if delivery._lot.epoch == delivery._lot.cursor.epoch and delivery._running is not COMMITTING:  # noqa: SLF001
                 self.make_ready(delivery._lot.cursor, delivery.offset)  # noqa: SLF001
+        for key in (*member.handed, *member.extended):
+            member.hand.put_down(key)
         member.handed = {}
         member.extended = {}
 
@@ -208,6 +214,7 @@ class Book:
                 for key, delivery in list(table.items()):
                     if delivery._lot.cursor is cursor and delivery.offset < offset:  # noqa: SLF001
                         del table[key]
+                        member.hand.put_down(key)
                         member.held_bytes -= delivery._lot.each  # noqa: SLF001
                         delivery._running = False  # noqa: SLF001
                         count += 1
@@ -233,6 +240,7 @@ class Book:
                 for key, delivery in list(table.items()):
                     if delivery._lot.cursor is cursor:  # noqa: SLF001
                         del table[key]
+                        member.hand.put_down(key)
                         member.held_bytes -= delivery._lot.each  # noqa: SLF001
             for lot in [lot for lot in member.lots if lot.cursor is cursor]:
                 member.lots.remove(lot)

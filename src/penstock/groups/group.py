@@ -36,6 +36,7 @@ from penstock.groups.leasing import Leasing
 from penstock.groups.member import Member
 from penstock.groups.moves import Moves
 from penstock.groups.replay import Replay
+from penstock.groups.reservation import Reservation
 from penstock.groups.settling import Settling
 from penstock.groups.snapshot import cursor_operations, member_operations
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
     from penstock.groups.delivery import Delivery
+    from penstock.groups.hands import HandsBefore
     from penstock.groups.journal import Journal
     from penstock.groups.waiters import Waiter
     from penstock.log.partition_log import PartitionLog
@@ -156,11 +158,12 @@ class Group:
 
     def join(self, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> Member:
         """A new member."""
-        member = Member(self, identity, prefetch, prefetch_bytes, concurrency)
         book = self._book
         with self.lock:
             if self.deleted:
                 raise Closed(f"group {self.name}")
+            hand = self._journal.claim_hand(self.identity, identity, concurrency)
+            member = Member(self, identity, prefetch, prefetch_bytes, concurrency, hand)
             if not book.members:
                 self._unlisten = [cursor.log.add_listener(partial(self._arrived, cursor)) for cursor in self.cursors]
                 book.offer_all()
@@ -178,6 +181,7 @@ class Group:
             member.closed = True
             del book.members[member.identity]
             book.return_all(member)
+            self._journal.release_hand(member.hand)
             self._journal.note(ops.encode_left(self.identity, member.identity))
             if book.ordered:
                 book.rebalance()
@@ -237,7 +241,7 @@ class Group:
                     member.starved = (
                         member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
                     )
-            if member.lots and not begun:
+            if book.suspected and member.lots and not begun:
                 book.return_waiting_suspects(member)
             moves = self._moves.take() if self._moves.planned else None
             more = bool(found) and bool(self._waiters)
@@ -335,7 +339,10 @@ class Group:
                 self._expire(now)
             for delivery in deliveries:
                 member = delivery._lot.member  # noqa: SLF001
-                if not member.release(delivery):
+                released = member.release(delivery)
+                if member.hand.many:
+                    member.hand.recount(member.in_flight)
+                if not released:
                     late.append(delivery)
                     continue
                 self.counters.nacked += 1
@@ -488,29 +495,36 @@ class Group:
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
-    def reserve_acks(self, deliveries: Sequence[Delivery]) -> list[bytes]:
+    def reserve_acks(self, deliveries: Sequence[Delivery]) -> Reservation:
         """
         Take *deliveries* into a transaction: their leases do not end while it is being committed.
 
-        Returns the operations that finish them. Raises `LeaseExpired`; nothing was changed then.
+        Raises `LeaseExpired`; nothing was changed then.
         """
         now = self._clock.monotonic()
         with self.lock:
             if now >= self._book.deadline:
                 self._expire(now)
             late = [delivery for delivery in deliveries if not is_valid(delivery)]
-            operations = [] if late else self._settling.reserve(deliveries)
+            reserved = None if late else self._settling.reserve(deliveries)
             moves = self._moves.take() if self._moves.planned else None
         if moves:
             self._move(moves)
-        if late:
+        if reserved is None:
             raise self._expired(late)
-        return operations
+        return Reservation(self, *reserved)
 
-    def release_acks(self, deliveries: Sequence[Delivery], *, committed: bool) -> None:
-        """The transaction ended: its deliveries are finished, or back with their consumer."""
+    def finish_reserved(self, places: Sequence[tuple[Delivery, Cursor, int]]) -> None:
+        """Their transaction is committed. Called by the cycle's leader, so that nobody sees its messages without its acks."""
         with self.lock:
-            self._settling.release(deliveries, committed=committed)
+            self._settling.finish_reserved(places)
+        if self._waiters:
+            self._waiters.wake_all()
+
+    def release_acks(self, deliveries: Sequence[Delivery]) -> None:
+        """Their transaction was not committed: they are back with their consumer."""
+        with self.lock:
+            self._settling.release(deliveries)
         self._waiters.wake_all()
 
     def finish_unleased(self, partition: int, offsets: Sequence[int]) -> list[bytes]:
@@ -580,10 +594,10 @@ class Group:
     def _replay_failed(self, cursor: Cursor, operation: ops.Operation) -> None:
         self._replay.failed(cursor, operation)
 
-    def recovered(self, ends: Sequence[int], clock: Clock) -> None:
+    def recovered(self, ends: Sequence[int], clock: Clock, before: HandsBefore | None) -> None:
         """All is replayed. The members of before are gone: count what they were working on, and let the rest come again."""
         with self.lock:
-            self._replay.end(ends, clock.monotonic(), clock.now_us())
+            self._replay.end(ends, clock.monotonic(), clock.now_us(), before)
 
     def snapshot(self) -> bytes:
         """The group as operations that make it anew; the caller holds the lock."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.groups.cursor import Cursor
+    from penstock.groups.hands import Hand
 
 Suspect = tuple[int, int, int]
 """(group id, partition, offset)"""
@@ -42,6 +43,14 @@ class Journal(Protocol):
 
     def has_suspect(self, group_id: int, partition: int) -> bool:
         """Whether one of that partition is with somebody."""
+        ...
+
+    def claim_hand(self, group_id: int, member: int, concurrency: int) -> Hand:
+        """Where the next owner finds what a new member has in its hands, if this process dies."""
+        ...
+
+    def release_hand(self, hand: Hand) -> None:
+        """The member has left, and holds nothing."""
         ...
 
     def wake(self) -> None:

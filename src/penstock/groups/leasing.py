@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 from penstock.errors import OffsetOutOfRange
 from penstock.groups import operations as ops
 from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, message_bytes
+from penstock.groups.hands import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +44,9 @@ class Leasing:
     def hand_out(self, member: Member, count: int, deadline: float, found: list[Delivery]) -> bool:
         """Hand out of the member's lots; True if the last one is a suspect, whose beginning must be made durable."""
         book, handed, lots = self._book, member.handed, member.lots
-        count = min(count, member.prefetch - len(handed) - len(member.extended))
+        # Comparing here and below: min() costs as much as the rest of a line, and there is one such call for each message.
+        room = member.prefetch - len(handed) - len(member.extended)
+        count = min(count, room)
         while lots and count > 0:
             lot = lots[0]
             cursor = lot.cursor
@@ -61,17 +64,27 @@ class Leasing:
                 count -= taken
             else:
                 index = lot.index
-                stop = min(lot.stop, index + count)
+                stop = index + count
+                stop = min(stop, lot.stop)
                 shift, partition = lot.shift, cursor.partition
                 for at in range(index, stop):
                     offset = at + shift
                     handed[offset << PARTITION_BITS | partition] = delivery = Delivery(lot, at, offset, deadline, 1)
                     found.append(delivery)
+                key = (index + shift) << PARTITION_BITS | partition
+                hand = member.hand
+                if stop - index == 1 and hand.first == EMPTY:
+                    # As `pick_up`: for each message that is taken alone.
+                    hand.first = key
+                    hand.words[hand.first_at] = key + 1  # type: ignore[index]  # where a word is empty there are words
+                else:
+                    hand.pick_up(key, stop - index)
                 book.deadline = min(book.deadline, deadline)
                 lot.index = stop
-                count -= stop - index
-                member.buffered -= stop - index
-                book.counters.delivered += stop - index
+                taken = stop - index
+                count -= taken
+                member.buffered -= taken
+                book.counters.delivered += taken
             if lot.index >= lot.stop:
                 lots.popleft()
         return False
@@ -97,7 +110,9 @@ class Leasing:
             if offset not in cursor.open:
                 member.held_bytes -= lot.each
                 continue  # finished meanwhile, by a commit
-            member.handed[offset << PARTITION_BITS | cursor.partition] = delivery
+            key = offset << PARTITION_BITS | cursor.partition
+            member.handed[key] = delivery
+            member.hand.pick_up(key)
             found.append(delivery)
             taken += 1
             book.counters.delivered += 1

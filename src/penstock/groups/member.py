@@ -6,11 +6,13 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from penstock.groups.delivery import COMMITTING, PARTITION_BITS
+from penstock.groups.hands import EMPTY
 
 if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
     from penstock.groups.delivery import Delivery, Lot
     from penstock.groups.group import Group
+    from penstock.groups.hands import Hand
 
 
 LEASE_MESSAGES = 1_000
@@ -25,12 +27,15 @@ class Member:
     """
 
     __slots__ = (
-        "ahead", "buffered", "closed", "concurrency", "cursors", "extended", "group", "handed", "held_bytes", "identity", "lots", "paused",
+        "ahead", "buffered", "closed", "concurrency", "cursors", "extended", "group", "hand", "handed", "held_bytes", "identity", "lots",
+        "paused",
         "prefetch", "prefetch_bytes", "rota", "starved",
     )  # fmt: skip
 
-    def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> None:
+    def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int, hand: Hand) -> None:
         self.group = group
+        self.hand = hand
+        """The same as its two tables, where the next owner of the store finds it if this process dies."""
         self.identity = identity
         self.prefetch = prefetch
         self.prefetch_bytes = prefetch_bytes
@@ -79,10 +84,15 @@ class Member:
             del self.handed[key]
         else:
             del self.extended[key]
+        self.hand.put_down(key)
         self.held_bytes -= delivery._lot.each  # noqa: SLF001
 
     def release(self, delivery: Delivery) -> bool:
-        """Take *delivery* out of its table, to settle it; False if it may not be: it is late, or a transaction finishes it."""
+        """
+        Take *delivery* out of its table, to settle it; False if it may not be: it is late, or a transaction finishes it.
+
+        If its hand holds many, the caller tells it afterwards how many are left (`Hand.recount`).
+        """
         # As one step, and not by holds, is_valid and drop: this is done for each message.
         running = delivery._running  # noqa: SLF001
         if running is COMMITTING:
@@ -95,6 +105,13 @@ class Member:
             del self.extended[key]
         else:
             return False
+        hand = self.hand
+        if hand.first == key:
+            # As `put_down`.
+            hand.first = EMPTY
+            hand.words[hand.first_at] = 0  # type: ignore[index]
+        elif hand.others:
+            hand.put_down(key)
         self.held_bytes -= lot.each
         if lot.epoch != lot.cursor.epoch:
             return False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull
 from penstock.groups import operations as ops
 from penstock.groups.group import Group
+from penstock.groups.hands import Hand, HandsBefore
 from penstock.settings import GroupSettings
 from penstock.volume.tickets import Other
 
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
+    from penstock.groups.hands import Hands
     from penstock.groups.journal import Suspect
     from penstock.log.partition_log import PartitionLog
-    from penstock.volume.volume import Volume
+    from penstock.volume.volume import Ended, Volume
 
 GROUPS_OWNER = 1
 FLUSH_SECONDS = 0.005
@@ -80,6 +82,7 @@ class Groups:
         self._snapshot = b""
         self._suspects_out: set[Suspect] = set()
         self._suspect_lock = threading.Lock()
+        self._hands: Hands | None = None
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -89,10 +92,12 @@ class Groups:
         logs_of: Callable[[bytes], Sequence[PartitionLog]],
         mover: Callable[[Move], None],
         *,
+        hands: Hands | None,
         background: bool,
     ) -> None:
-        """Begin to work: the volume is open. *mover* writes dead letters."""
+        """Begin to work: the volume is open. *mover* writes dead letters; *hands* is None where there is no such file."""
         self._volume = volume
+        self._hands = hands
         self._logs_of = logs_of
         self._mover = mover
         self._background = background
@@ -101,12 +106,14 @@ class Groups:
             group.attach(logs_of(group.topic_id), self._clock, mover, careful=self._careful)
 
     def stop(self) -> None:
-        """No more flushing in the background; closing the volume commits what is left."""
+        """All members have left. No more flushing in the background; closing the volume commits what is left."""
         with self._start_lock:
             self._stop = True
             self._wake.set()
         if self._thread is not None:
             self._thread.join()
+        if self._hands is not None:
+            self._hands.close()
 
     # -- the layer --------------------------------------------------------------------------------------------------
 
@@ -149,14 +156,17 @@ class Groups:
 
     apply = replay
 
-    def recovered(self, ends: dict[bytes, list[int]]) -> None:
+    def recovered(self, ends: dict[bytes, list[int]], ended: Ended) -> None:
         """See `Layer`."""
+        before = None
+        if not ended.in_order:
+            before = HandsBefore.read(ended.files, ended.path, ended.store_id, ended.owner_generation)
         for group in list(self._by_id.values()):
             known = ends.get(group.topic_id)
             if known is None or len(known) != len(group.cursors):
                 self._deleted(group)
                 continue
-            group.recovered(known, self._clock)
+            group.recovered(known, self._clock, before)
             group.attach([None] * len(known), self._clock, None)  # type: ignore[list-item, arg-type]  # for the snapshot
 
     @property
@@ -291,6 +301,17 @@ class Groups:
             self._volume.commit_changes(())
             if mark.taken:
                 return
+
+    # -- hands ------------------------------------------------------------------------------------------------------
+
+    def claim_hand(self, group_id: int, member: int, concurrency: int) -> Hand:
+        """Where the next owner finds what a new member has in its hands, if this process dies."""
+        return Hand() if self._hands is None else self._hands.claim(group_id, member, concurrency)
+
+    def release_hand(self, hand: Hand) -> None:
+        """The member has left, and holds nothing."""
+        if self._hands is not None:
+            self._hands.release(hand)
 
     # -- suspects ---------------------------------------------------------------------------------------------------
 

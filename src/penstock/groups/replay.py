@@ -1,16 +1,20 @@
 """
 What the journal tells of the time before the store was opened, and what follows from it for a group.
 
-When a member dies with its process, the journal knows what it had leased and not which of it it was working on. As many of the
-oldest as it could have been handling count as failed; the others come back uncounted. All of them become *suspects*: from now on
-each of them is handed out alone, after everything before it is durable and a note that it was begun, so that the next death can be
-put down to one message. This is how a poison message is found among healthy neighbours.
+When a member dies with its process, the journal knows what it had leased and not which of it it was working on. That is what the file
+of hands is for (`hands.py`): what was in somebody's hands counts as failed, and the rest comes back as if nothing had been. If several
+messages were in the hands of the process, nobody knows which of them it was. So they become *suspects*: from now on each of them is
+handed out alone, after everything before it is durable and a note that it was begun, and the next death is put down to it and not to
+what else is handled meanwhile. This is how a poison message is found among healthy neighbours.
+
+Where that file does not tell, because the power failed or the member held more than it said it would handle at once, the journal must do:
+as many of the oldest as the member could have been handling count as failed, and all that it had leased become suspects.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, UnsupportedFormat
 from penstock.groups import operations as ops
@@ -25,8 +29,16 @@ if TYPE_CHECKING:
 
     from penstock.groups.book import Book
     from penstock.groups.cursor import Cursor
+    from penstock.groups.hands import HandsBefore
 
 _log = logging.getLogger("penstock")
+
+
+class _Found(NamedTuple):
+    """What a member had in its hands and is not finished."""
+
+    places: list[tuple[int, int]]
+    many: bool
 
 
 class Replay:
@@ -134,7 +146,25 @@ class Replay:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, ends: Sequence[int], now: float, now_us: int) -> None:
+    def _find_hands(self, ends: Sequence[int], before: HandsBefore) -> dict[int, _Found]:
+        """What the members of this group had in their hands and is not finished, by member."""
+        book = self._book
+        hands: dict[int, _Found] = {}
+        for (group_id, member), (places, many) in before.members.items():
+            if group_id != book.identity:
+                continue
+            found = hands[member] = _Found([], many)
+            for partition, offset in places:
+                if partition >= len(book.cursors) or offset >= ends[partition]:
+                    continue  # lost by a log with a weak mode
+                cursor = book.cursors[partition]
+                # It was handed out, so it was leased; the record of that came too late for the crash.
+                cursor.lease_range(cursor.scan, offset + 1)
+                if offset in cursor.open:
+                    found.places.append((partition, offset))
+        return hands
+
+    def end(self, ends: Sequence[int], now: float, now_us: int, before: HandsBefore | None) -> None:
         """All is replayed, and the logs end at *ends*. Count what the dead were working on, and let the rest come again."""
         book = self._book
         for cursor, end in zip(book.cursors, ends, strict=True):
@@ -145,8 +175,13 @@ class Replay:
                     "group %s of topic %s had seen offsets [%d, %d) of partition %d, which the log has lost",
                     book.name, book.topic, end, end + lost, cursor.partition,
                 )  # fmt: skip
-        for dead in self._dead.values():
-            self._bury(dead, now_us)
+        hands = {} if before is None else self._find_hands(ends, before)
+        for member in {**self._dead, **hands}:
+            found = hands.get(member)
+            if found is not None and not found.many:
+                self._bury_with_hands(found.places, now_us)
+            elif member in self._dead and (found is not None or before is None or not before.complete):
+                self._bury(self._dead[member], now_us)
         self._dead = {}
         for cursor in book.cursors:
             for offset, due_us in self._due_us.get(cursor.partition, {}).items():
@@ -158,9 +193,20 @@ class Replay:
                     book.schedule(cursor, offset, now, max(0.0, min(delay_s, told_s)))
             cursor.ready = cursor.open - cursor.schedule.offsets
         self._due_us = {}
+        book.forget_offers()
         book.suspected = [cursor for cursor in book.cursors if cursor.suspects]
 
+    def _bury_with_hands(self, places: list[tuple[int, int]], now_us: int) -> None:
+        """It is known what the dead had in its hands: all else it held comes back as if it had never been leased."""
+        cursors = self._book.cursors
+        begun = [(partition, offset) for partition, offset in places if offset in cursors[partition].suspects]
+        for partition, offset in begun or places:
+            self._count(cursors[partition], offset, now_us)
+        for partition, offset in places:
+            cursors[partition].suspects.add(offset)
+
     def _bury(self, dead: DeadMember, now_us: int) -> None:
+        """Only the journal tells of the dead: as many as it handled at once count, the oldest, and all are suspects."""
         cursors = self._book.cursors
         unfinished = [offsets & cursor.open for offsets, cursor in zip(dead.held, cursors, strict=True)]
         guilty = [(partition, offset) for partition, offset in dead.begun if offset in unfinished[partition]]
@@ -169,15 +215,17 @@ class Replay:
             possible = [offsets - cursor.suspects for offsets, cursor in zip(unfinished, cursors, strict=True)]
             guilty = dead.oldest(possible)
         for partition, offset in guilty:
-            cursor = cursors[partition]
-            known = cursor.failures.get(offset)
-            cursor.failures[offset] = self._book.shared_failure(
-                Failure(
-                    1 if known is None else known.count + 1,
-                    now_us // 1_000_000 if known is None else known.first_s,
-                    now_us // 1_000_000,
-                    "the consumer's process died",
-                )
-            )
+            self._count(cursors[partition], offset, now_us)
         for cursor, offsets in zip(cursors, unfinished, strict=True):
             cursor.suspects |= offsets
+
+    def _count(self, cursor: Cursor, offset: int, now_us: int) -> None:
+        known = cursor.failures.get(offset)
+        cursor.failures[offset] = self._book.shared_failure(
+            Failure(
+                1 if known is None else known.count + 1,
+                now_us // 1_000_000 if known is None else known.first_s,
+                now_us // 1_000_000,
+                "the consumer's process died",
+            )
+        )

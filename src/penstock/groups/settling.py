@@ -45,7 +45,10 @@ class Settling:
         """It is done; False if it is late."""
         lot = delivery._lot  # noqa: SLF001
         member, cursor = lot.member, lot.cursor
-        if not member.release(delivery):
+        released = member.release(delivery)
+        if member.hand.many:
+            member.hand.recount(member.in_flight)
+        if not released:
             return False
         book = self._book
         offset = delivery.offset
@@ -97,6 +100,9 @@ class Settling:
             book.journal.note_finished(cursor, book.identity, offsets)
             if cursor.successor is not None:
                 book.hand_over_if_idle(cursor)
+        for one in book.members.values():
+            if one.hand.many:
+                one.hand.recount(one.in_flight)
         if any(one.starved for one in book.members.values()):
             for one in book.members.values():
                 one.starved = False
@@ -160,6 +166,7 @@ class Settling:
                 if delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch:  # noqa: SLF001
                     if delivery.offset > offset and delivery._running is not COMMITTING:  # noqa: SLF001
                         del table[key]
+                        member.hand.put_down(key)
                         member.held_bytes -= delivery._lot.each  # noqa: SLF001
                         book.make_ready(cursor, delivery.offset)
                         withdrawn.append(delivery.offset)
@@ -183,11 +190,12 @@ class Settling:
     def renew(self, delivery: Delivery, deadline: float, *, own_length: bool) -> None:
         """Its lease ends at *deadline*; *own_length*: not as long after now as others."""
         member = delivery._lot.member  # noqa: SLF001
-        member.drop(delivery)
-        member.held_bytes += delivery._lot.each  # noqa: SLF001
+        key = delivery.offset << PARTITION_BITS | delivery.partition
+        # It stays in the member's hand, and goes to the end of its table.
+        del (member.handed if member.handed.get(key) is delivery else member.extended)[key]
         delivery._deadline = deadline  # noqa: SLF001
         table = member.extended if own_length else member.handed
-        table[delivery.offset << PARTITION_BITS | delivery.partition] = delivery
+        table[key] = delivery
         self._book.deadline = min(self._book.deadline, deadline)
 
     def ended(self, now: float, lease_s: float) -> Iterator[Delivery]:
@@ -227,34 +235,48 @@ class Settling:
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
-    def reserve(self, deliveries: Sequence[Delivery]) -> list[bytes]:
-        """Their leases do not end before `release`; returns the operations that finish them."""
+    def reserve(self, deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Cursor, int]], list[bytes]]:
+        """Their leases do not end before `finish_reserved` or `release`; returns their places, and the operations that finish them."""
         # With the generation of now: what was leased before a seek finishes nothing behind it.
-        found: dict[tuple[Cursor, int], list[int]] = {}
+        places: list[tuple[Delivery, Cursor, int]] = []
+        found: dict[Cursor, list[int]] = {}
         for delivery in deliveries:
             delivery._running = COMMITTING  # noqa: SLF001
             cursor = delivery._lot.cursor  # noqa: SLF001
-            found.setdefault((cursor, cursor.generation), []).append(delivery.offset)
-        return [
-            operation
-            for (cursor, generation), offsets in found.items()
-            for operation in ops.encode_finished(cursor.partition, self._book.identity, generation, sorted(offsets))
-        ]
+            places.append((delivery, cursor, cursor.generation))
+            found.setdefault(cursor, []).append(delivery.offset)
+        identity = self._book.identity
+        operations: list[bytes] = []
+        for cursor, offsets in found.items():
+            if len(offsets) > 1:
+                offsets.sort()
+            operations += ops.encode_finished(cursor.partition, identity, cursor.generation, offsets)
+        return places, operations
 
-    def release(self, deliveries: Sequence[Delivery], *, committed: bool) -> None:
-        """Those that were reserved are finished, or back with their consumer."""
+    def finish_reserved(self, places: Sequence[tuple[Delivery, Cursor, int]]) -> None:
+        """The frame with the operations that `reserve` gave is committed: do what they say."""
         book = self._book
+        for delivery, cursor, generation in places:
+            offset = delivery.offset
+            if generation == cursor.generation:
+                # It may be ready, or on its way to the dead letters, if its consumer got it back before the commit was told.
+                cursor.ready.discard(offset)
+                cursor.schedule.offsets.discard(offset)
+                cursor.moving.discard(offset)
+                cursor.finish(offset)
+            delivery._running = False  # noqa: SLF001
+            member = delivery._lot.member  # noqa: SLF001
+            if member.holds(delivery):
+                member.drop(delivery)
+            member.starved = False
+            book.release_suspect(cursor, offset)
+        book.counters.acked += len(places)  # also if the consumer was closed meanwhile
+        book.hand_over_all_idle()
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """The transaction that reserved them was not committed: they are back with their consumer."""
         for delivery in deliveries:
             delivery._running = False  # noqa: SLF001
             lot = delivery._lot  # noqa: SLF001
-            member, cursor = lot.member, lot.cursor
-            if committed:
-                if member.holds(delivery):
-                    member.drop(delivery)
-                book.counters.acked += 1  # also if the consumer was closed meanwhile
-                book.release_suspect(cursor, delivery.offset)
-                member.starved = False
-            elif member.closed and lot.epoch == cursor.epoch:
-                book.make_ready(cursor, delivery.offset)
-        if committed:
-            book.hand_over_all_idle()
+            if lot.member.closed and lot.epoch == lot.cursor.epoch:
+                self._book.make_ready(lot.cursor, delivery.offset)

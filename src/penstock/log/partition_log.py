@@ -93,18 +93,14 @@ class PlannedGroup:
 
     __slots__ = ("batches", "segment", "stamps")
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, batches: list[EncodedBatch], stamps: list[tuple[int, int, int]]) -> None:
         self.segment = segment
-        self.batches: list[EncodedBatch] = []
-        self.stamps: list[tuple[int, int, int]] = []
+        self.batches = batches
+        self.stamps = stamps
 
     def write(self) -> None:
         """Write the batches. Raises `OSError`; it may be called again."""
-        if len(self.batches) == 1:
-            first, append_time_us, max_time_us = self.stamps[0]
-            self.segment.write_one(self.batches[0], first, append_time_us, max_time_us)
-        else:
-            self.segment.write(self.batches, self.stamps)
+        self.segment.write(self.batches, self.stamps)
 
     def references(self, log_id: int) -> list[Reference]:
         """What a frame says of the batches, before they are written."""
@@ -124,7 +120,7 @@ class AdoptedGroup(PlannedGroup):
     __slots__ = ("_staged",)
 
     def __init__(self, segment: Segment, staged: StagedSegment) -> None:
-        super().__init__(segment)
+        super().__init__(segment, [], [])
         self._staged = staged
 
     def write(self) -> None:
@@ -323,13 +319,27 @@ class PartitionLog:
         tail = self._tail
         assert tail is not None
         first = self._end
-        if now_us > self.max_time_us:  # noqa: PLR1730 - max() costs three times as much
-            self.max_time_us = now_us
+        max_time_us = self.max_time_us
+        if now_us > max_time_us:
+            self.max_time_us = max_time_us = now_us
+        data = batch.data
         if prewritten:
-            set_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
-        elif batch.data[16] & COMPATIBLE_PREWRITTEN:
-            clear_compatible_flag(batch.data, COMPATIBLE_PREWRITTEN)
-        self._stamp_into(tail, batch, first, now_us, self.log_epoch)
+            set_compatible_flag(data, COMPATIBLE_PREWRITTEN)
+        elif data[16] & COMPATIBLE_PREWRITTEN:
+            clear_compatible_flag(data, COMPATIBLE_PREWRITTEN)
+        epoch = self.log_epoch
+        # As in `_stamp_into`, which is not called: there is one of these for every message that is published alone.
+        stamp(data, batch.header_bytes, first, now_us, max_time_us, tail.uid, self.durable_end, epoch)
+        groups = self._groups
+        if groups and groups[-1].segment is tail:
+            groups[-1].batches.append(batch)
+            groups[-1].stamps.append((first, now_us, max_time_us))
+        else:
+            groups.append(PlannedGroup(tail, [batch], [(first, now_us, max_time_us)]))
+        if epoch > self._epoch_noted or data[14] & FLAG_PRODUCER:
+            self._note_state(batch, first, now_us, epoch)
+        self._end = first + batch.offset_span
+        self._tail_position += len(data)
         return first
 
     def _stamp_into(
@@ -338,11 +348,11 @@ class PartitionLog:
         data, max_time_us = batch.data, self.max_time_us
         stamp(data, batch.header_bytes, first, append_time_us, max_time_us, tail.uid, self.durable_end, epoch)
         groups = self._groups
-        if not groups or groups[-1].segment is not tail:
-            groups.append(PlannedGroup(tail))
-        group = groups[-1]
-        group.batches.append(batch)
-        group.stamps.append((first, append_time_us, max_time_us))
+        if groups and groups[-1].segment is tail:
+            groups[-1].batches.append(batch)
+            groups[-1].stamps.append((first, append_time_us, max_time_us))
+        else:
+            groups.append(PlannedGroup(tail, [batch], [(first, append_time_us, max_time_us)]))
         if note and (epoch > self._epoch_noted or data[14] & FLAG_PRODUCER):
             self._note_state(batch, first, append_time_us, epoch)
         self._end = first + batch.offset_span
@@ -400,9 +410,14 @@ class PartitionLog:
         groups = self._groups
         while groups:
             group = groups[0]
-            if group.segment is not self._active:
-                self._activate(group.segment)
-            group.write()
+            segment = group.segment
+            if segment is not self._active:
+                self._activate(segment)
+            if len(group.batches) == 1:
+                # As it mostly is where a commit goes to many logs.
+                segment.write_one(group.batches[0], *group.stamps[0])
+            else:
+                group.write()
             # One by one, so that a caller who made room on a full disk can call again.
             del groups[0]
 

@@ -114,15 +114,15 @@ class PositionsWriter:
         return HEADER_WORDS + slot * SLOT_WORDS + 3
 
     def set_ends(self, ends: list[tuple[int, int]]) -> None:
-        """Store several committed ends (slot, end) that belong together."""
+        """Store several committed ends that belong together, as pairs of `end_word` and end."""
         words = self.words
         if len(ends) == 1:
-            slot, end = ends[0]
-            words[HEADER_WORDS + slot * SLOT_WORDS + 3] = end
+            word, end = ends[0]
+            words[word] = end
             return
         words[_SEQUENCE] = (words[_SEQUENCE] + 1) & _WORD
-        for slot, end in ends:
-            words[HEADER_WORDS + slot * SLOT_WORDS + 3] = end
+        for word, end in ends:
+            words[word] = end
         words[_SEQUENCE] = (words[_SEQUENCE] + 1) & _WORD
 
     def set_log_start(self, slot: int, log_start: int) -> None:

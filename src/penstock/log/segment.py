@@ -220,7 +220,12 @@ class Segment:
         if position >= index.next_position:
             index.add(first_offset, self.max_time_us, position)
         self._crc_pending += data[4:8]
-        self._wrote(position + length, first_offset + batch.offset_span, max_time_us, self.messages + batch.count, 1)
+        self.batches += 1
+        self.messages += batch.count
+        self.max_time_us = max_time_us
+        self.end_offset = first_offset + batch.offset_span
+        # Last, as in `_wrote`.
+        self.position = position + length
 
     def _wrote(self, position: int, end_offset: int, max_time_us: int, messages: int, batches: int) -> None:
         self.batches += batches

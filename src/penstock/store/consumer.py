@@ -258,6 +258,7 @@ class Consumer:
     def forget(self) -> None:
         """In a forked child: this consumer is the parent's."""
         self._member.closed = True
+        self._member.hand.forget()
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,7 @@ from penstock.clock import SystemClock
 from penstock.errors import BadArgument, BadSetting, Closed, PenstockError, TopicNotFound
 from penstock.files import RealFileSystem
 from penstock.groups.dead_letters import dead_letter
+from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
 from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
@@ -168,7 +169,8 @@ class Store:
             self._producers.attach(self._volume)
             stages = Stages(files, self._volume.path, self._volume.store_id, clock)
             self._staging = Staging(stages, self._catalog, self._producers, self._volume)
-            self._groups.attach(self._volume, self._logs_of, self._dead_letter, background=background)
+            hands = None if isinstance(files, MemoryFileSystem) else self._open_hands(files)
+            self._groups.attach(self._volume, self._logs_of, self._dead_letter, hands=hands, background=background)
         except BaseException:
             self._volume.close()
             raise
@@ -178,6 +180,14 @@ class Store:
             self._thread.start()
         if door is not None:
             door.serve(self)
+
+    def _open_hands(self, files: FileSystem) -> Hands | None:
+        """The file of hands; None where files cannot be mapped: then the journal alone tells whom a death is put down to."""
+        try:
+            return Hands(files, self._volume.path, self._volume.store_id, self._volume.owner_generation)
+        except OSError as error:
+            _log.warning("what consumers have in their hands is not noted, since the file cannot be mapped: %s", error)
+            return None
 
     @classmethod
     def open(

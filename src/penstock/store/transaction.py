@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from penstock.format.batch import EncodedBatch
     from penstock.groups.group import Group
+    from penstock.groups.reservation import Reservation
     from penstock.topics.catalog import Catalog
     from penstock.topics.topic import Topic
     from penstock.volume.tickets import Change
     from penstock.volume.volume import Volume
 
     _Part = tuple[
-        str, Topic | None, list[tuple[int, EncodedBatch]], Callable[[Topic], list[tuple[int, EncodedBatch]]]
+        str, Topic | None, list[tuple[int, EncodedBatch]], Callable[[Topic], list[tuple[int, EncodedBatch]]] | None
     ]  # fmt: skip
 
 
@@ -41,7 +42,6 @@ class Transaction:
         self._volume = volume
         self._check_open = check_open
         self._parts: list[_Part] = []
-        self._batches: list[tuple[Topic, int, EncodedBatch]] = []
         self._acks: dict[Group, dict[Delivery, None]] = {}
         self._bodies: list[bytes] = []
         self._ended = False
@@ -61,12 +61,11 @@ class Transaction:
     ) -> None:
         """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
         self._check()
-
-        def encode(target: Topic) -> list[tuple[int, EncodedBatch]]:
-            batch, key_data = target.encode(value, key, headers, timestamp)
-            return [(target.partition_for(key_data, partition), batch)]
-
-        self._add(topic, encode)
+        found = self._catalog.to_publish_now(topic)
+        if found is None:
+            self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp))
+            return
+        self._parts.append((topic, found, _encode_one(found, value, key, headers, partition, timestamp), None))
 
     def publish_many(
         self,
@@ -90,7 +89,7 @@ class Transaction:
     def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
         """Publish a batch that somebody else encoded."""
         self._check()
-        self._parts.append((topic.name, topic, [(partition, batch)], lambda _: []))
+        self._parts.append((topic.name, topic, [(partition, batch)], None))
 
     def _add(self, topic: str, encode: Callable[[Topic], list[tuple[int, EncodedBatch]]]) -> None:
         """Encode now, so that what is not allowed is told now; for a topic that is not there yet, once it is."""
@@ -129,38 +128,63 @@ class Transaction:
         """
         self._check()
         self._ended = True
-        reserved: dict[Group, list[Delivery]] = {}
+        reserved: list[Reservation] = []
         committed = False
         try:
-            self._resolve()
-            bodies = list(self._bodies)
-            for group, chosen in self._acks.items():
-                deliveries = list(chosen)
-                bodies += group.reserve_acks(deliveries)
-                reserved[group] = deliveries
-            changes: list[Change] = [Append(topic.logs[number], batch) for topic, number, batch in self._batches]
-            if bodies:
-                changes.append(Other(GROUPS_OWNER, b"".join(bodies)))
+            changes = self._resolve()
+            if self._bodies:
+                changes.append(Other(GROUPS_OWNER, b"".join(self._bodies)))
+            operations: list[bytes] = []
+            for group, deliveries in self._acks.items():
+                reservation = group.reserve_acks(list(deliveries))
+                reserved.append(reservation)
+                operations += reservation.operations
+
+            def finish() -> None:
+                for reservation in reserved:
+                    reservation.finish()
+
+            if operations:
+                changes.append(Other(GROUPS_OWNER, b"".join(operations), finish))
             if changes:
                 ticket = self._volume.commit_changes(changes)
                 committed = True
                 self.first_offsets = ticket.first_offsets
                 self._note_receipts(ticket.first_offsets)
         finally:
-            for group, deliveries in reserved.items():
-                group.release_acks(deliveries, committed=committed)
+            if not committed:
+                for reservation in reserved:
+                    reservation.release()
         return self.receipts
 
-    def _resolve(self) -> None:
-        """Make the topics that are not there yet."""
-        for topic, found, batches, encode in self._parts:
-            target = self._catalog.to_publish(topic, encode) if found is None else found
-            self._batches += [(target, number, batch) for number, batch in (encode(target) if found is None else batches)]
+    def _resolve(self) -> list[Change]:
+        """Make the topics that are not there yet; returns what is to be published."""
+        changes: list[Change] = []
+        for at, (name, found, batches, encode) in enumerate(self._parts):
+            if found is not None:
+                topic, encoded = found, batches
+            else:
+                assert encode is not None
+                topic = self._catalog.to_publish(name, encode)
+                encoded = encode(topic)
+                self._parts[at] = (name, topic, encoded, None)
+            logs = topic.logs
+            changes += [Append(logs[number], batch) for number, batch in encoded]
+        return changes
 
     def _note_receipts(self, first_offsets: list[int]) -> None:
-        for (topic, number, batch), first in zip(self._batches, first_offsets, strict=True):
-            topic.published += batch.count
-            self.receipts += [Receipt(topic.name, number, first + at) for at in range(batch.count)]
+        receipts = self.receipts
+        firsts = iter(first_offsets)
+        for name, topic, batches, _ in self._parts:
+            assert topic is not None
+            for number, batch in batches:
+                count = batch.count
+                topic.published += count
+                first = next(firsts)
+                if count == 1:
+                    receipts.append(Receipt(name, number, first))
+                else:
+                    receipts += [Receipt(name, number, first + at) for at in range(count)]
 
     def abort(self) -> None:
         """Drop everything."""
@@ -176,3 +200,10 @@ class Transaction:
             self.commit()
         else:
             self.abort()
+
+
+def _encode_one(
+    target: Topic, value: object, key: object, headers: object, partition: object, timestamp: object
+) -> list[tuple[int, EncodedBatch]]:
+    batch, key_data = target.encode(value, key, headers, timestamp)
+    return [(target.partition_for(key_data, partition), batch)]

@@ -86,10 +86,15 @@ class Catalog:
                 topic = self.create(name, 1, self._default)
         return topic
 
+    def to_publish_now(self, name: str) -> Topic | None:
+        """The topic of that name, if it is there and users may publish to it."""
+        topic = self._topics.get(name) if isinstance(name, str) else None
+        return None if topic is None or name.endswith(DEAD_LETTER_SUFFIX) else topic
+
     def to_publish_later(self, name: str, check: Callable[[Topic], object]) -> Topic | None:
         """The topic of that name; None if it is not there and may be made later, after *check* has seen one like it."""
-        topic = self._topics.get(name) if isinstance(name, str) else None
-        if topic is not None and not name.endswith(DEAD_LETTER_SUFFIX):
+        topic = self.to_publish_now(name)
+        if topic is not None:
             return topic
         check_publishable(name)
         if not self._auto_create:

@@ -30,6 +30,8 @@ class MessageEncoder:
 
     def check_partition(self, partition: object) -> int:
         """A partition that the topic has. Raises `BadArgument` or `TopicNotFound`."""
+        if type(partition) is int and 0 <= partition < self.partitions:
+            return partition
         number = check_whole_number("partition", partition, 0, 1 << 31)
         if number >= self.partitions:
             raise TopicNotFound(self.name, number)
@@ -58,6 +60,11 @@ class MessageEncoder:
         self, value: object, key: object, headers: object, timestamp: object, dedup_key: bytes | None = None
     ) -> tuple[EncodedBatch, bytes | None]:
         """One message as a batch, and its key. Raises `UsageError`."""
+        if type(value) is bytes and key is None and headers is None and timestamp is None and dedup_key is None:
+            # The way that most messages go.
+            if len(value) > self._limit:
+                self.check_size(len(value))
+            return encode_single(value), None
         data = publication.value_bytes(value)
         key_data = publication.key_bytes(key)
         pairs = publication.header_pairs(headers)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.format.batch_header import Producer
     from penstock.log.partition_log import PartitionLog
-    from penstock.volume.volume import Volume
+    from penstock.volume.volume import Ended, Volume
 
 PRODUCERS_OWNER = 2
 _ENTRY = struct.Struct("<B3xI")
@@ -106,7 +106,7 @@ class Producers:
         else:
             raise UnsupportedFormat("the journal", f"producer entry {kind}")
 
-    def recovered(self, ends: dict[bytes, list[int]]) -> None:
+    def recovered(self, ends: dict[bytes, list[int]], ended: Ended) -> None:
         """See `Layer`."""
 
     def take_pending(self, bytes_max: int) -> bytes:  # noqa: ARG002

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.journal.ticket import Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.format.batch import EncodedBatch
     from penstock.journal.ticket import Leader
@@ -57,10 +57,11 @@ class MoveLogStart(NamedTuple):
 
 
 class Other(NamedTuple):
-    """A change that a layer above understands."""
+    """A change that a layer above understands; *carry_out* does to its memory what the body says, else the layer reads the body."""
 
     owner: int
     body: bytes
+    carry_out: Callable[[], None] | None = None
 
 
 Change = Append | Adopt | MoveLogStart | Other
@@ -69,14 +70,35 @@ Change = Append | Adopt | MoveLogStart | Other
 class ChangesTicket(Ticket):
     """Several changes that happen together or not at all; after the commit `first_offsets` has one for each append and adoption."""
 
-    __slots__ = ("append_time_us", "changes", "first_offsets")
+    __slots__ = ("append_time_us", "changes", "distinct", "entry_bytes", "first_offsets", "largest_bytes", "written_ahead")
 
     def __init__(self, leader: Leader, changes: Sequence[Change]) -> None:
-        size = sum(
-            len(change.batch.data) if isinstance(change, Append) else len(change.body) if isinstance(change, Other) else 0
-            for change in changes
-        )
-        super().__init__(leader, size + ENTRY_OVERHEAD_BYTES * len(changes))
-        self.changes = list(changes)
+        logs: set[PartitionLog] = set()
+        appends = batch_bytes = largest_bytes = body_bytes = 0
+        written_ahead = False
+        for change in changes:
+            kind = type(change)
+            if kind is Append:
+                log, batch = cast("Append", change)
+                size = len(batch.data)
+                appends += 1
+                batch_bytes += size
+                largest_bytes = max(largest_bytes, size)
+                logs.add(log)
+                written_ahead |= not log.always
+            elif kind is Other:
+                body_bytes += len(change.body)  # type: ignore[union-attr]
+            elif kind is Adopt:
+                written_ahead = True
+        super().__init__(leader, batch_bytes + body_bytes + ENTRY_OVERHEAD_BYTES * len(changes))
+        self.changes = changes
         self.first_offsets: list[int] = []
         self.append_time_us: int | None = None
+        self.entry_bytes = body_bytes + ENTRY_OVERHEAD_BYTES * len(changes)
+        """What a frame must hold of it in any case: batches that do not fit travel by reference."""
+        self.largest_bytes = largest_bytes
+        """The length of its largest batch; 0 if there is none."""
+        self.distinct = len(logs) == appends
+        """Whether no log gets more than one batch."""
+        self.written_ahead = written_ahead
+        """Whether something of it goes to its log before the frame, however small it is."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -65,7 +65,7 @@ from penstock.volume.tickets import (
 from penstock.volume.topic_files import PARTITIONS_MAX, TopicRecord, create_topic_files, read_topics, remove_unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from penstock.clock import Clock
     from penstock.files import Buffer, FileSystem, Lock
@@ -99,6 +99,17 @@ class _Prepared:
         self.others: list[Other] = []
 
 
+class Ended(NamedTuple):
+    """How the last owner of a store ended, and where a layer finds what it left of its own."""
+
+    files: FileSystem
+    path: str
+    store_id: bytes
+    owner_generation: int
+    """Of that owner; the next one has another from its first checkpoint on."""
+    in_order: bool
+
+
 class Layer(Protocol):
     """
     A layer above that keeps its state in the journal and in checkpoints: groups, producers.
@@ -126,8 +137,12 @@ class Layer(Protocol):
         """Carry out an entry that was committed after that checkpoint. Raises `Corrupt`."""
         ...
 
-    def recovered(self, ends: dict[bytes, list[int]]) -> None:
-        """All is replayed; whoever held anything before is gone. *ends* has the committed end of each partition, by topic id."""
+    def recovered(self, ends: dict[bytes, list[int]], ended: Ended) -> None:
+        """
+        All is replayed; whoever held anything before is gone. *ends* has the committed end of each partition, by topic id.
+
+        What it makes of how the last owner *ended* is durable before anything else is done with the store.
+        """
         ...
 
     def apply(self, body: bytes) -> None:
@@ -344,8 +359,9 @@ class Volume:
             ]
             for record in list(self._topics.values())
         }
+        ended = Ended(self._files, self.path, self.store_id, checkpoint.owner_generation, self.was_closed_in_order)
         for layer in self._layers:
-            layer.recovered(ends)
+            layer.recovered(ends, ended)
 
     def _known_positions(self, store_id: bytes) -> dict[tuple[bytes, int], Position] | None:
         """The committed ends that the last owner left, if it ran in this boot and saw no disk error."""
@@ -608,15 +624,18 @@ class Volume:
     def _changes_ticket(self, changes: Sequence[Change]) -> ChangesTicket:
         ticket = ChangesTicket(self._committer, changes)
         for change in changes:
-            if isinstance(change, Append) and len(change.batch.data) > change.log.batch_bytes_max:
-                raise BatchTooLarge("bytes", len(change.batch.data), change.log.batch_bytes_max)
-            if isinstance(change, MoveLogStart) and not 0 <= change.offset <= change.log.committed_end:
-                raise OffsetOutOfRange(change.offset, change.log.log_start, change.log.committed_end)
-        # Batches that do not fit into a frame travel by reference; all else must fit.
-        entries = ENTRY_OVERHEAD_BYTES * len(changes) + sum(len(change.body) for change in changes if isinstance(change, Other))
-        if entries > self.settings.frame_bytes:
-            raise BatchTooLarge("bytes", entries, self.settings.frame_bytes)
-        if any(isinstance(change, Append) for change in changes):
+            kind = type(change)
+            if kind is Append:
+                log, batch = cast("Append", change)
+                if len(batch.data) > log.batch_bytes_max:
+                    raise BatchTooLarge("bytes", len(batch.data), log.batch_bytes_max)
+            elif kind is MoveLogStart:
+                assert isinstance(change, MoveLogStart)
+                if not 0 <= change.offset <= change.log.committed_end:
+                    raise OffsetOutOfRange(change.offset, change.log.log_start, change.log.committed_end)
+        if ticket.entry_bytes > self.settings.frame_bytes:
+            raise BatchTooLarge("bytes", ticket.entry_bytes, self.settings.frame_bytes)
+        if ticket.largest_bytes:
             self._space.left -= ticket.frame_bytes
             if self._space.left < 0:
                 self._check_usable()
@@ -738,6 +757,8 @@ class Volume:
             elif isinstance(ticket, ChangesTicket):
                 # A ticket that is too long for a frame travels by reference as a whole.
                 long = ticket.frame_bytes > self.settings.frame_bytes
+                if not (long or ticket.written_ahead or ticket.largest_bytes >= least):
+                    continue
                 for change in ticket.changes:
                     if isinstance(change, Adopt) or (
                         isinstance(change, Append) and (long or len(change.batch.data) >= least or not change.log.always)
@@ -750,43 +771,59 @@ class Volume:
     def _prepare_changes(
         self, prepared: _Prepared, ticket: ChangesTicket, ahead: dict[PartitionLog, None], now_us: int
     ) -> None:
-        needs: dict[PartitionLog, int] = {}
-        for change in ticket.changes:
-            if isinstance(change, Append):
-                needs[change.log] = needs.get(change.log, 0) + len(change.batch.data)
-            elif isinstance(change, Adopt) and not change.log.fits(change.staged):
-                # Producers came since it was staged.
-                ticket.finish(BatchTooLarge("bytes", len(change.log.state.encode()), change.staged.state_bytes))
-                return
         try:
             # Room for all of them first: after that nothing of the ticket can fail any more.
-            for log, size in needs.items():
-                if not log.has_room(size):
-                    log.make_room(size, 1, now_us)
+            if not self._make_room(ticket, now_us):
+                return
         except Unavailable as error:
             ticket.finish(error)
             return
+        parts, logs, first_offsets = prepared.parts, prepared.logs, ticket.first_offsets
+        entries = 0
         for change in ticket.changes:
-            if isinstance(change, Append):
+            if type(change) is Append:
                 log, batch = change
-                ticket.first_offsets.append(log.plan(batch, now_us, prewritten=log in ahead))
-                prepared.logs[log] = None
-                if log not in ahead:
-                    prepared.parts += batch_entry(log.log_id, batch.data)
-                    prepared.entries += 1
+                in_ahead = log in ahead if ahead else False
+                first_offsets.append(log.plan(batch, now_us, prewritten=in_ahead))
+                logs[log] = None
+                if not in_ahead:
+                    parts += batch_entry(log.log_id, batch.data)
+                    entries += 1
             elif isinstance(change, Adopt):
                 ticket.first_offsets.append(change.log.plan_adoption(change.staged, now_us))
                 prepared.logs[change.log] = None
             elif isinstance(change, MoveLogStart):
                 prepared.log_starts.append(change)
                 prepared.parts.append(log_start_entry(change.log.identity.log_id, change.offset))
-                prepared.entries += 1
+                entries += 1
             else:
+                assert isinstance(change, Other)
                 prepared.others.append(change)
-                prepared.parts.append(other_entry(change.owner, change.body))
-                prepared.entries += 1
+                parts.append(other_entry(change.owner, change.body))
+                entries += 1
+        prepared.entries += entries
         ticket.append_time_us = now_us
         prepared.tickets.append(ticket)
+
+    @staticmethod
+    def _make_room(ticket: ChangesTicket, now_us: int) -> bool:
+        """Make sure that all batches of *ticket* can be planned; False if it was refused. Raises `StorageFull`."""
+        needs: dict[PartitionLog, int] = {}
+        for change in ticket.changes:
+            if type(change) is Append:
+                log, batch = change
+                if not ticket.distinct:
+                    needs[log] = needs.get(log, 0) + len(batch.data)
+                elif not log.has_room(len(batch.data)):
+                    log.make_room(len(batch.data), 1, now_us)
+            elif isinstance(change, Adopt) and not change.log.fits(change.staged):
+                # Producers came since it was staged.
+                ticket.finish(BatchTooLarge("bytes", len(change.log.state.encode()), change.staged.state_bytes))
+                return False
+        for log, size in needs.items():
+            if not log.has_room(size):
+                log.make_room(size, 1, now_us)
+        return True
 
     def _write_ahead(self, prepared: _Prepared, log: PartitionLog) -> None:
         references = [reference for group in log.planned_groups for reference in group.references(log.log_id)]
@@ -803,35 +840,43 @@ class Volume:
         try:
             log.apply_planned()
         except OSError as error:
-            # The frame is durable, so this must be finished: that is what the reserve is for.
-            if not is_full(error) or not self._space.release_reserve():
-                raise
-            log.apply_planned()
+            self._apply_with_reserve(log, error)
+
+    def _apply_with_reserve(self, log: PartitionLog, error: OSError) -> None:
+        """The frame is durable, so this must be finished: that is what the reserve is for."""
+        if not is_full(error) or not self._space.release_reserve():
+            raise error
+        log.apply_planned()
 
     def apply(self, prepared: _Prepared) -> None:
         """Write what is committed to the logs and show it. Called by the cycle's leader only."""
         logs = prepared.logs
         for log in logs:
-            self._apply_log(log)
+            try:
+                log.apply_planned()
+            except OSError as error:
+                self._apply_with_reserve(log, error)
         self._move_ends(logs)
         for change in prepared.log_starts:
             change.log.log_start = max(change.log.log_start, change.offset)
             self._positions.set_log_start(change.log.slot, change.log.log_start)
-        for other in prepared.others:
-            applier = self._appliers.get(other.owner)
-            if applier is not None:
-                applier(other.body)
+        for owner, body, carry_out in prepared.others:
+            if carry_out is not None:
+                carry_out()
+            else:
+                applier = self._appliers.get(owner)
+                if applier is not None:
+                    applier(body)
         for log in prepared.weak:
             log.lock.release()
         prepared.weak = []
         if self._changed_since is None:
             self._changed_since = self._clock.monotonic()
 
-    def _move_ends(self, logs: Iterable[PartitionLog]) -> None:
+    def _move_ends(self, logs: Collection[PartitionLog]) -> None:
         """Move the committed ends: in the shared file as one step, then for the threads of this process."""
-        ends = [(log.slot, log.planned_end) for log in logs]
-        if ends:
-            self._positions.set_ends(ends)
+        if logs:
+            self._positions.set_ends([(log.end_word, log.planned_end) for log in logs])
         for log in logs:
             log.commit_planned()
 

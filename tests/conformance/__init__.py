@@ -1,5 +1,6 @@
 """
-One suite for every way to reach the engine: the same calls on a folder and on `memory:`, and later through a server.
+One suite for every way to reach the engine: the same calls on a folder, on `memory:` and through a server; in the long run also through its
+client for asyncio and over HTTP (`over_http.py`), as far as they have the calls.
 
 Tests use the public names only, and reach a store through a `Backend` (`backends.py`), so that a new backend is one more class
 there. Most tests stop the clock (`backend`, a FakeClock and no threads); the tests of waking, threads and blocking use `live`,

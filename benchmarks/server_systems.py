@@ -163,7 +163,7 @@ def _spawn(command: list[str], folder: str, **environment: str) -> subprocess.Po
 
 
 def _serve(port: int, folder: str) -> list[str]:
-    return ["serve", "--data", os.path.join(folder, "data"), "--native", f"127.0.0.1:{port}", "--no-http"]
+    return ["serve", "--data", os.path.join(folder, "data"), "--native", f"127.0.0.1:{port}", "--no-grpc", "--no-http"]
 
 
 def _launch_penstock(program: str, port: int, folder: str) -> list[subprocess.Popen[bytes]]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 SEED_VARIABLE = "PENSTOCK_TEST_SEED"
+# Servers that tests start as processes do not listen for gRPC, on its one default port, unless the test says so.
+os.environ.setdefault("PENSTOCK_SERVE_NO_GRPC", "1")
 
 # No deadlines and no check for slow data: time on a shared machine says nothing about the code.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

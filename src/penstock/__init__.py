@@ -15,11 +15,11 @@ b'first'
 from __future__ import annotations
 
 from penstock import errors
-from penstock.client.opening import open_store as open  # noqa: A004 - the name that users expect, as in gzip.open
 from penstock.client.queue import Queue
 from penstock.errors import PenstockError
 from penstock.groups.delivery import Delivery
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
+from penstock.sharing.opening import open_store as open  # noqa: A004 - the name that users expect, as in gzip.open
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.future import Future

@@ -161,8 +161,12 @@ class FileSystem(Protocol):
         """Bytes that an ordinary user can still write on the file system of *path*."""
         ...
 
-    def lock(self, path: str) -> Lock:
-        """Take the owner lock, or raise `LockHeld`. It goes with the process, however the process ends."""
+    def lock(self, path: str, *, shares: bool = False) -> Lock:
+        """
+        Take the owner lock, or raise `LockHeld`. It goes with the process, however the process ends.
+
+        Its file tells others who holds it, and whether the holder *shares* what it owns.
+        """
         ...
 
     def map_shared(self, path: str, length: int, *, write: bool) -> SharedMap:
@@ -286,6 +290,10 @@ class RealFile:
             self.close()
 
 
+# struct flock: type, whence, start, length, pid (which must be 0)
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
 class RealLock:
     """
     An open-file-description lock on a file that names its owner.
@@ -296,18 +304,16 @@ class RealLock:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, shares: bool = False) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
-            # struct flock: type, whence, start, length, pid (which must be 0)
-            request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise LockHeld(path, _read_owner(descriptor)) from None
                 raise
-            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), **({"shares": True} if shares else {})}
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(owner).encode(), 0)
         except BaseException:
@@ -315,10 +321,48 @@ class RealLock:
             raise
         self._descriptor = descriptor
 
+    @property
+    def descriptor(self) -> int:
+        """The open file that the lock belongs to: a process that inherits it holds the lock too."""
+        return self._descriptor
+
     def release(self) -> None:
+        """Close our descriptor. Not unlocked: a forked child's copy must be closed without taking the lock from its parent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def lock_owner(path: str) -> dict[str, Any] | None:
+    """
+    What the holder of the lock on *path* wrote into it; None if nobody holds it. Takes nothing.
+
+    Empty, or what the holder before it wrote, in the moment in which a new one has not written yet.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        if struct.unpack_from("h", answer)[0] == fcntl.F_UNLCK:
+            return None
+        return _read_owner(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def let_go(descriptor: int) -> None:
+    """
+    In a forked child: let go of an open file or socket that is the parent's.
+
+    Its number stays taken, by nothing, so that the object that has it may still close it.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.dup2(nothing, descriptor, inheritable=False)
+    finally:
+        os.close(nothing)
 
 
 def _read_owner(descriptor: int) -> dict[str, Any]:
@@ -396,8 +440,8 @@ class RealFileSystem:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
-    def lock(self, path: str) -> RealLock:
-        return RealLock(path)
+    def lock(self, path: str, *, shares: bool = False) -> RealLock:
+        return RealLock(path, shares=shares)
 
     def map_shared(self, path: str, length: int, *, write: bool) -> RealSharedMap:
         flags = (os.O_RDWR | os.O_CREAT) if write else os.O_RDONLY

@@ -476,9 +476,9 @@ class MemoryFileSystem:
             self._get_node(path)
             return self._room.free_bytes()
 
-    def lock(self, path: str) -> MemoryLock:
+    def lock(self, path: str, *, shares: bool = False) -> MemoryLock:
         """Take the owner lock, or raise `LockHeld`. It goes with this object, which no other process has."""
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), **({"shares": True} if shares else {})}
         content = json.dumps(owner).encode()
         with self._room.lock:
             inode = self._open_inode(path)

@@ -76,8 +76,8 @@ def local_opener(path: str) -> Opener:
 
 @pytest.fixture
 def folder_opener(folder: str) -> Opener:
-    """Opens a store that is found again."""
-    return partial(aio.open, folder, **asdict(SETTINGS))
+    """Opens a store that is found again, for itself alone."""
+    return partial(aio.open, folder, share=False, **asdict(SETTINGS))
 
 
 @pytest.fixture

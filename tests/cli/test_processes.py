@@ -248,8 +248,8 @@ def test_commands_that_only_read_work_beside_the_owner(path: str) -> None:
      ["groups", "list", "PATH"], ["dlq", "list", "PATH"], ["repair", "PATH", "--yes"]],
     ids=" ".join,
 )  # fmt: skip
-def test_commands_that_need_the_store_name_its_owner(path: str, command: list[str]) -> None:
-    with penstock.open(path) as store:
+def test_commands_that_need_a_store_that_is_not_shared_name_its_owner(path: str, command: list[str]) -> None:
+    with penstock.open(path, share=False) as store:
         store.publish("orders", b"one")
         done = run(*[path if word == "PATH" else word for word in command])
         assert done.returncode == 4

@@ -19,6 +19,7 @@ from tests.cli.conftest import SCRIPT
 from tests.cli.serving import PATIENCE_S, Serving, serving
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(120)
@@ -98,7 +99,9 @@ def test_a_unix_socket_and_settings_from_variable_and_file(tmp_path: Path) -> No
     [
         (("--native", "0.0.0.0:0"), "other machines can reach this address"),
         (("--native", "nowhere"), "host:port"),
-        (("--no-native", "--no-http"), "listens somewhere"),
+        (("--no-native", "--no-grpc", "--no-http"), "listens somewhere"),
+        (("--grpc", "0.0.0.0:0"), "other machines can reach this address"),
+        (("--grpc", "nowhere"), "host:port"),
         (("--tokens", "/nowhere/tokens.toml"), "cannot be read"),
         (("--tls-certificate", "a.pem"), "come together"),
         (("--config", "/nowhere/penstock.toml"), "no such file"),
@@ -109,6 +112,55 @@ def test_a_bad_setting_stops_it_with_the_reason(arguments: tuple[str, ...], told
     assert told in line
     assert line.startswith("error: ")
     assert not (tmp_path / "data").exists()
+
+
+WITH_GRPC = {"PENSTOCK_SERVE_NO_GRPC": "0"}
+
+
+def test_grpc_is_served_beside_the_others_and_stops_in_order(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc")
+    from penstock.wire import penstock_pb2 as pb
+    from penstock.wire.penstock_pb2_grpc import PenstockStub
+
+    arguments = ("--data", str(tmp_path / "data"), *ANY, "--grpc", f"unix:{tmp_path / 'socket'}")
+    with serving(*arguments, environment=WITH_GRPC) as server:
+        assert server.address("grpc") == f"unix:{tmp_path / 'socket'}"
+        with grpc.insecure_channel(server.address("grpc")) as channel:
+            stub = PenstockStub(channel)
+            stub.Publish(pb.PublishRequest(topic="t", messages=[pb.NewMessage(value=b"by gRPC")]), timeout=PATIENCE_S)
+            with penstock.open(server.address("native")) as store:
+                assert [message.value for message in store.read("t")] == [b"by gRPC"]
+            started = threading.Event()
+
+            def requests() -> Iterator[Any]:
+                yield pb.SubscribeRequest(start=pb.Subscription(topic="t", group="g"))
+                started.wait(PATIENCE_S)
+
+            stream = stub.Subscribe(requests())
+            assert next(stream).WhichOneof("event") == "started"
+            code, logged = server.stop()
+            assert code == 0, logged
+            assert next(stream).WhichOneof("event") == "closing"
+            started.set()
+    assert not (tmp_path / "socket").exists()
+
+
+def test_without_the_packages_of_grpc_it_says_what_to_install(tmp_path: Path) -> None:
+    """Who asks for gRPC is told; who does not is served without it."""
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    # Python looks here first, and finds that there is no such package.
+    (blocked / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('grpc', 'grpc_health', 'grpc_reflection'):\n    sys.modules[name] = None\n"
+    )
+    data = ("--data", str(tmp_path / "data"), *ANY)
+    told = penstock_cli("serve", *data, "--grpc", "127.0.0.1:0", code=2, PYTHONPATH=str(blocked))
+    assert "penstock[grpc]" in told
+    assert not (tmp_path / "data").exists()
+    with serving(*data, environment={**WITH_GRPC, "PYTHONPATH": str(blocked)}) as server:
+        assert "penstock[grpc]" in server.said
+        assert "\n  grpc " not in server.said
+        assert server.stop()[0] == 0
 
 
 def test_an_unknown_setting_in_the_file_is_told(tmp_path: Path) -> None:

@@ -247,11 +247,6 @@ def test_an_error_while_pushing_reaches_the_loop(served: Served) -> None:
         assert iterating.result(5) == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a push takes 500 and gives back what does not fit: all count",
-)
 def test_big_messages_are_counted_once_as_delivered(served: Served) -> None:
     """What did not fit into a push was never delivered."""
     served.store.create_topic("orders")

@@ -122,6 +122,9 @@ class AsyncConsumer:
         if self._group.may_wait:
             # After a crash what is handed out is noted durably before: that waits for the disk.
             return await finished_or_undone(lambda: self._group.take(self._member, count), self._give_back)
+        cold = self._group.cold_read(self._member)
+        if cold is not None:
+            await asyncio.to_thread(cold)
         return self._group.take(self._member, count)
 
     def _give_back(self, deliveries: list[Delivery]) -> None:

@@ -42,8 +42,8 @@ class RemoteCalls:
         """
         Make a call and sleep until its answer is there; raises its error. See `Connection.begin`.
 
-        If the task is cancelled the call goes on, and *unwanted* gets its answer: in the loop, or in the reading thread if that has ended.
-        *always* gets the answer in any case, in the reading thread.
+        If the task is cancelled the call goes on, and *unwanted* gets its answer: in the loop, or if that has ended in who reads.
+        *always* gets the answer in any case, in the thread that reads.
         """
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Pending] = loop.create_future()

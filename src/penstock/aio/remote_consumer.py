@@ -22,6 +22,7 @@ from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
+from penstock.wire.answers import whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import decode_deliveries
 
@@ -258,7 +259,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         if ours:
             try:
                 tags = ranges_of([one.tag for one in ours])
-                late += int((await self._call(call, generation, tags=tags, **fields))["late"])
+                late += whole(await self._call(call, generation, tags=tags, **fields), "late")
             except (ConnectionLost, Closed, LeaseExpired):
                 # They went back to their group, with the connection or by themselves.
                 late = len(chosen)
@@ -270,7 +271,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
     async def _keep(self, message: AsyncDelivery, **fields: Any) -> None:
         (plain,) = self._remote._own(_plain(message))
         try:
-            late = bool((await self._call(Call.EXTEND, plain.generation, tag=plain.tag, **fields))["late"])
+            late = bool(whole(await self._call(Call.EXTEND, plain.generation, tag=plain.tag, **fields), "late"))
         except (ConnectionLost, Closed):
             late = True
         if late:

@@ -11,6 +11,7 @@ from penstock.client.store import check_topic_name
 from penstock.errors import TopicNotFound
 from penstock.store import reading
 from penstock.topics.message import Message
+from penstock.wire.answers import log_ends, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import split_batches
 
@@ -47,7 +48,7 @@ async def messages(
         reading.OFFSET_MAX if max_messages is None else check_whole_number("max_messages", max_messages, 0, reading.OFFSET_MAX)
     )
     fields = (await calls.ask(Call.POSITIONS, {"topic": topic})).fields
-    ends = list(enumerate(zip(fields["starts"], fields["ends"], strict=True)))
+    ends = list(enumerate(log_ends(fields)))
     if partition is not None:
         number = check_whole_number("partition", partition, 0, 1 << 31)
         if number >= len(ends):
@@ -60,7 +61,7 @@ async def messages(
             if isinstance(where, dt.datetime):
                 time_us = check_moment_us(name, where)
                 asked = {"topic": topic, "partition": number, "time_us": time_us}
-                times[time_us] = int((await calls.ask(Call.OFFSET_OF_TIME, asked)).fields["offset"])
+                times[time_us] = whole((await calls.ask(Call.OFFSET_OF_TIME, asked)).fields, "offset")
         spans.append((number, *reading.span(_Ends(log_start, committed_end, times), start, end)))
     for number, first, last in spans:
         offset = first

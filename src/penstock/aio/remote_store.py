@@ -32,6 +32,7 @@ from penstock.topics.encoder import Columns
 from penstock.topics.receipt import Receipt, Receipts
 from penstock.values import SyncMode
 from penstock.wire import documents
+from penstock.wire.answers import number_rows, whole
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class AsyncRemoteStore(AsyncStore):
             # The strict way of a weaker topic does not look at sequences, so it is not repeated.
             fields = {"topic": target.name, "partition": number, "sync": strict}
             answer = await self._calls.ask(Call.PUBLISH, fields, [for_server(batch, None).data], resend=False)
-            return int(answer.fields["offset"])
+            return whole(answer.fields, "offset")
         try:
             return await self._send_in_lane(target.name, number, batch)
         except SequenceGap:
@@ -164,7 +165,7 @@ class AsyncRemoteStore(AsyncStore):
             if is_refused:
                 raise
             raise OutcomeUnknown("the message", str(error)) from None
-        return int(answer.fields["offset"])
+        return whole(answer.fields, "offset")
 
     async def _publish_once(
         self, target: MessageEncoder, messages: Columns, partition: int | None, mode: SyncMode | None
@@ -174,17 +175,17 @@ class AsyncRemoteStore(AsyncStore):
             return []
         fields, payload, every_key = request
         answer = await self._calls.ask(Call.PUBLISH_ONCE, fields, payload, resend=every_key)
-        return [Receipt(target.name, *one) for one in answer.fields["receipts"]]
+        return [Receipt(target.name, one[0], one[1], bool(one[2])) for one in number_rows(answer.fields, "receipts", 3)]
 
     def transaction(self) -> AsyncRemoteTransaction:
         return AsyncRemoteTransaction(self._remote.transaction(), self._calls)
 
     async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         answer = (await self._calls.ask(Call.COMMIT, self._remote._to_commit(producer, number, stages))).fields
-        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")))
 
     async def abort(self, stages: Sequence[str]) -> int:
-        return int((await self._calls.ask(Call.ABORT, {"stages": stage_ids(stages)})).fields["count"])
+        return whole((await self._calls.ask(Call.ABORT, {"stages": stage_ids(stages)})).fields, "count")
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class AsyncRemoteStore(AsyncStore):
 
             def unwanted(pending: Pending, generation: int = generation) -> None:
                 if pending.frame is not None:
-                    self._calls.tell(Call.UNSUBSCRIBE, {"consumer": pending.frame.fields["handle"]}, generation)
+                    self._calls.tell(Call.UNSUBSCRIBE, {"consumer": pending.frame.fields.get("handle")}, generation)
 
             fields = {"topic": topic, "group": group, "options": given}
             try:
@@ -229,7 +230,7 @@ class AsyncRemoteStore(AsyncStore):
         if max_messages is not None:
             check_whole_number("max_messages", max_messages, 0, 1 << 62)
         fields = {"topic": topic, "max_messages": max_messages}
-        places = (await self._calls.ask(Call.DEAD_LETTERS, fields)).fields["places"]
+        places = number_rows((await self._calls.ask(Call.DEAD_LETTERS, fields)).fields, "places", 2)
         found: list[Message] = []
         for partition in sorted({partition for partition, _ in places}):
             offsets = {offset for number, offset in places if number == partition}
@@ -254,7 +255,7 @@ class AsyncRemoteStore(AsyncStore):
             wanted = chosen_offsets(await self.list_dead_letters(topic), filter, wanted)
         # Not sent again if the answer is lost: what came later must not go with it.
         fields = {"topic": topic, "offsets": wanted}
-        return int((await self._calls.ask(call, fields, resend=wanted is not None)).fields["count"])
+        return whole((await self._calls.ask(call, fields, resend=wanted is not None)).fields, "count")
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
@@ -278,7 +279,7 @@ class AsyncRemoteStore(AsyncStore):
         if topic is not None:
             check_topic_name(topic)
         fields = (await self._calls.ask(Call.RETAIN, {"topic": topic})).fields
-        return Retained(int(fields["segments"]), int(fields["bytes"]))
+        return Retained(whole(fields, "segments"), whole(fields, "bytes"))
 
     async def flush(self) -> None:
         await self._calls.ask(Call.FLUSH, {})

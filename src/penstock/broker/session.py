@@ -4,6 +4,9 @@ One client of a server: its calls, its consumers and its stages.
 A session knows no sockets. It is given frames, and gives frames to `send`, both in the event loop. Calls that only move memory are
 done at once and in order: publishing (the answer comes when the batch is committed, and nobody waits for it), acks, credits. All
 others go to a thread, and may overtake each other.
+
+Publishes that may take a while, or wait for the disk (a long batch, a topic with a weaker mode whose log is busy or wants a new
+segment), go to a thread too; those to the same log that come meanwhile wait in line behind them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import datetime as dt
 import logging
 import secrets
 import threading
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.waiting import finished_or_undone
@@ -25,6 +30,7 @@ from penstock.groups.dead_letters import SUFFIX
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.topics.catalog import check_publishable
 from penstock.values import SyncMode, check_name
+from penstock.volume.tickets import AppendTicket
 from penstock.wire import documents
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.deliveries import split_batches
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.broker.rights import Principal
     from penstock.files import Buffer
     from penstock.journal.ticket import Ticket
+    from penstock.log.partition_log import PartitionLog
     from penstock.store.staging import OpenStage
     from penstock.store.store import Store
     from penstock.topics.topic import Topic
@@ -58,6 +65,10 @@ PREFETCH_BYTES_MAX = 64 * 1024 * 1024
 OUTSTANDING_MAX = 1_000
 PUBLISHING_BYTES_MAX = 64 * 1024 * 1024
 """Calls, and bytes of publishes, of one connection that may be under way; more wait in its socket."""
+LOOP_BYTES_MAX = 256 * 1024
+"""The longest batch that is checked in the event loop."""
+SENT_BY_COMMITTER_MAX = 2
+"""So many answers of one commit are sent by the thread that commits."""
 
 
 class _AnsweredError(Exception):
@@ -67,10 +78,20 @@ class _AnsweredError(Exception):
 class Session:
     """What one connection may do, and what it has open. All methods but `release` run in the event loop."""
 
-    def __init__(self, store: Store, send: Send, completions: Completions, principal: Principal) -> None:
+    def __init__(
+        self, store: Store, send: Send, completions: Completions, principal: Principal,
+        send_now: Callable[[bytes], bool] = lambda _: False, *, auto_create: bool | None = None,
+    ) -> None:  # fmt: skip
+        """
+        *send_now*: send a frame from any thread without waiting; False if it must go by *send*.
+
+        *auto_create*: whether the client may have topics made by publishing; None means as the store says.
+        """
         self._store = store
+        self._auto_create = store._catalog.auto_create if auto_create is None else auto_create  # noqa: SLF001
         self._principal = principal
         self._send = send
+        self._send_now = send_now
         self._completions = completions
         self._subscriptions: dict[int, Subscription] = {}
         self._stages: dict[str, tuple[OpenStage, threading.Lock]] = {}
@@ -81,6 +102,9 @@ class Session:
         """Called whenever a call has ended, so that more may be read."""
         self._publishing = 0
         self._publishing_bytes = 0
+        self._lines: dict[PartitionLog, deque[Frame]] = {}
+        """Publishes that wait behind one of the same log that is with a thread."""
+        self._workers: set[asyncio.Task[None]] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: set[int] = set()
         self._closed = False
@@ -90,6 +114,7 @@ class Session:
             Call.PING: lambda _: ({}, []),
             Call.PUBLISH: self._publish,
             Call.CREDIT: self._credit,
+            Call.ACK: self._ack,
             Call.RETURN: self._return,
             Call.PAUSE: self._pause,
             Call.EXTEND: self._extend,
@@ -130,7 +155,6 @@ class Session:
         self._awaited: dict[int, Callable[[Frame], Coroutine[Any, Any, Answer]]] = {
             Call.SUBSCRIBE: self._subscribe,
             Call.FETCH: self._fetch,
-            Call.ACK: self._ack,
             Call.UNSUBSCRIBE: self._unsubscribe,
             Call.STAGE: self._stage,
         }
@@ -141,7 +165,7 @@ class Session:
         return {
             "version": PROTOCOL_VERSION,
             "store_id": self._store._volume.store_id.hex(),  # noqa: SLF001
-            "auto_create": catalog.auto_create,
+            "auto_create": self._auto_create,
             "default": documents.encode_settings(catalog.default),
         }
 
@@ -258,8 +282,11 @@ class Session:
         return {"topics": [documents.encode_topic(one) for one in seen]}, []
 
     def _topic_to_publish(self, frame: Frame) -> Answer:
-        topic = self._store._catalog.to_publish(frame.fields.get("topic"))  # type: ignore[arg-type]  # noqa: SLF001
+        topic = self._to_publish(frame.fields.get("topic"))
         return documents.encode_topic(self._store.topic(topic.name)), []
+
+    def _to_publish(self, name: Any) -> Topic:
+        return self._store._catalog.to_publish(name, auto_create=self._auto_create)  # noqa: SLF001
 
     def _consumer(self, frame: Frame) -> Answer:
         consumer = self._of(frame).consumer
@@ -289,58 +316,131 @@ class Session:
         """Store one batch; the answer is sent when it is committed."""
         topic = self._publishable(frame)
         partition = topic.check_partition(frame.fields.get("partition"))
-        batch = _adopt(topic, frame.payload)
-        sync = frame.fields.get("sync")
-        if batch.producer is not None:
-            self._store._producers.check_opened(batch.producer)  # noqa: SLF001
-        if sync is not None and not topic.logs[partition].always:
-            _refuse_producer(batch)
-            self._begin(frame, asyncio.to_thread(self._append_strictly, topic, partition, batch, SyncMode.of(sync)))
+        log = topic.logs[partition]
+        if frame.fields.get("sync") is not None and not log.always:
+            # Each waits for a sync of its own; who wants them in order waits for the answers.
+            self._begin(frame, asyncio.to_thread(self._append_strictly, frame, topic, partition))
             return None
-        if not self._store.has_threads:
-            # Nobody commits by itself there, so this thread of ours must.
-            self._begin(frame, asyncio.to_thread(self._append_here, topic, partition, batch))
-            return None
-        if batch.producer is None:
-            if not topic.logs[partition].always:
-                first = self._store._volume.append(topic.logs[partition], batch)  # noqa: SLF001
-                return _published(topic, batch, first, duplicate=False)
-            ticket, duplicate = self._store._volume.submit(topic.logs[partition], batch), False  # noqa: SLF001
-        else:
-            offset, pending, duplicate = topic.gate(partition).submit(batch)
-            if pending is None:
-                assert offset is not None
-                return _published(topic, batch, offset, duplicate=duplicate)
-            ticket = pending
-
-        size = len(batch.data)
+        line = self._lines.get(log)
+        if line is None and self._takes_long(frame, topic, partition):
+            self._lines[log] = line = deque()
+            task = asyncio.get_running_loop().create_task(self._work_off(topic, partition, line))
+            self._workers.add(task)
+            task.add_done_callback(self._workers.discard)
+        size = len(frame.payload)
         self._publishing += 1
         self._publishing_bytes += size
-
-        def answer() -> None:
-            self._publishing -= 1
-            self._publishing_bytes -= size
-            self.on_room()
-            if ticket.error is not None:
-                self._refuse(frame, ticket.error)
-            else:
-                assert ticket.first_offset is not None
-                self._answer(frame, *_published(topic, batch, ticket.first_offset, duplicate=duplicate))
-
-        def done(_: Ticket) -> None:
-            self._completions.add(answer)
-
-        ticket.on_done(done)
+        if line is not None:
+            line.append(frame)
+            return None
+        try:
+            self._store_batch(frame, topic, partition, _at_once)
+        except BaseException:
+            self._end_publish(size)
+            raise
+        self._completions.commit_soon()
         return None
 
-    def _append_strictly(self, topic: Topic, partition: int, batch: EncodedBatch, mode: SyncMode) -> Answer:
-        first = self._store._volume.append(topic.logs[partition], batch, sync=mode)  # noqa: SLF001
-        return _published(topic, batch, first, duplicate=False)
+    def _takes_long(self, frame: Frame, topic: Topic, partition: int) -> bool:
+        """Whether a publish may keep the loop waiting."""
+        size, log = len(frame.payload), topic.logs[partition]
+        if size > LOOP_BYTES_MAX or not self._store.has_threads:
+            return True
+        if log.always:
+            return False
+        return log.lock.locked() or topic.gate(partition).is_busy or not log.appends_quickly(size)
 
-    @staticmethod
-    def _append_here(topic: Topic, partition: int, batch: EncodedBatch) -> Answer:
-        receipt = topic.append_batch(partition, batch)
-        return _published(topic, batch, receipt.offset, duplicate=receipt.duplicate)
+    async def _work_off(self, topic: Topic, partition: int, line: deque[Frame]) -> None:
+        """Store the batches of a line one after the other in a thread, in their order."""
+        while line and not self._closed:
+            frame = line[0]
+            try:
+                await asyncio.to_thread(self._store_in_thread, frame, topic, partition)
+            except PenstockError as error:
+                self._refuse(frame, error)
+                self._end_publish(len(frame.payload))
+            except Exception as error:  # noqa: BLE001 - a bug of ours, or fields of a wrong type
+                self._refuse_unexpected(frame, error)
+                self._end_publish(len(frame.payload))
+            line.popleft()
+        del self._lines[topic.logs[partition]]
+
+    def _end_publish(self, size: int) -> None:
+        self._publishing -= 1
+        self._publishing_bytes -= size
+        self.on_room()
+
+    def _append_strictly(self, frame: Frame, topic: Topic, partition: int) -> Answer:
+        batch = _adopt(topic, frame.payload)
+        _refuse_producer(batch)
+        mode = SyncMode.of(frame.fields.get("sync"))  # type: ignore[arg-type]  # it checks
+        offset = self._store._volume.append(topic.logs[partition], batch, sync=mode)  # noqa: SLF001
+        topic.published += batch.count
+        return {"offset": offset, "duplicate": False}, []
+
+    def _store_in_thread(self, frame: Frame, topic: Topic, partition: int) -> None:
+        self._store_batch(frame, topic, partition, self._completions.add)
+        if self._store.has_threads:
+            self._store._volume.hand_on()  # noqa: SLF001
+
+    def _store_batch(self, frame: Frame, topic: Topic, partition: int, in_loop: Callable[[Callable[[], None]], None]) -> None:
+        """
+        Store one batch, or submit it; *in_loop* calls a function in the loop.
+
+        Raises `PenstockError`, and then the publish has not ended.
+        """
+        volume, log = self._store._volume, topic.logs[partition]  # noqa: SLF001
+        batch = _adopt(topic, frame.payload)
+        producer, count, is_duplicate = batch.producer, batch.count, False
+
+        def answer(offset: int | None) -> bytes:
+            assert offset is not None
+            told = b'{"offset":%d,"duplicate":%b}' % (offset, b"true" if is_duplicate else b"false")
+            return b"".join(encode_frame(ANSWER, frame.call, frame.correlation, told))
+
+        def end(data: bytes | None = None, error: PenstockError | None = None) -> None:
+            """In the loop. With neither it was answered already."""
+            self._end_publish(len(frame.payload))
+            if error is not None:
+                self._refuse(frame, error)
+                return
+            if not is_duplicate:
+                topic.published += count
+            if data is not None and not self._closed:
+                self._send([data])
+
+        def done(ticket: Ticket) -> None:
+            """In the thread that commits."""
+            if ticket.error is not None:
+                self._completions.add(partial(end, None, ticket.error))
+                return
+            assert isinstance(ticket, AppendTicket)
+            data = answer(ticket.first_offset)
+            # One or two answers are sent from here: to wake the loop takes longer. More are sent by the loop, during the next sync.
+            if volume.last_tickets <= SENT_BY_COMMITTER_MAX and not self._closed and self._send_now(data):
+                self._completions.add_quietly(end)
+            else:
+                self._completions.add_of_cycle(partial(end, data))
+
+        if producer is not None:
+            self._store._producers.check_opened(producer)  # noqa: SLF001
+        offset: int | None
+        ticket: AppendTicket | None = None
+        if not self._store.has_threads:
+            # Nobody commits by itself there, so this thread of ours must.
+            receipt = topic.append_batch(partition, batch)
+            offset, is_duplicate = receipt.offset, receipt.duplicate
+        elif producer is not None:
+            offset, ticket, is_duplicate = topic.gate(partition).submit(batch, done)
+            if ticket is not None and is_duplicate:
+                ticket.on_done(done)
+                self._completions.wake()  # its cycle may be over already
+        elif log.always:
+            offset, ticket = None, volume.submit(log, batch, done)
+        else:
+            offset = volume.append(log, batch)
+        if ticket is None:
+            in_loop(partial(end, answer(offset)))
 
     def _publish_once(self, frame: Frame) -> Answer:
         """Messages with a deduplication key: the one slow way, message by message."""
@@ -377,7 +477,7 @@ class Session:
             raise BadArgument("parts", str(len(parts)), f"must name a topic and a partition for each of {len(batches)} batches")
         for (name, partition), batch in zip(parts, batches, strict=True):
             check_whole_number("partition", partition, 0, 1 << 31)
-            topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+            topic = self._to_publish(name)
             adopted = _adopt(topic, batch.buffer)
             _refuse_producer(adopted)
             transaction.add_batch(topic, topic.check_partition(partition), adopted)
@@ -390,7 +490,10 @@ class Session:
                 transaction.ack(delivery)
         transaction.commit()
         for handle, tags in frame.fields.get("acks", []):
-            self._subscription(handle).take(tags)
+            # It may be gone, if the client closed it or hung up meanwhile; the commit is done nevertheless.
+            left = self._subscriptions.get(handle)
+            if left is not None:
+                left.take(tags)
         return {"offsets": transaction.first_offsets}, []
 
     # -- stages -----------------------------------------------------------------------------------------------------
@@ -425,7 +528,7 @@ class Session:
         with lock:
             for (name, partition), batch in zip(parts, batches, strict=True):
                 check_whole_number("partition", partition, 0, 1 << 31)
-                topic = self._store._catalog.to_publish(name)  # noqa: SLF001
+                topic = self._to_publish(name)
                 adopted = _adopt(topic, batch.buffer)
                 _refuse_producer(adopted)
                 stage.add_batch(topic, topic.check_partition(partition), adopted)
@@ -482,8 +585,9 @@ class Session:
         subscription = Subscription(consumer, options.get("concurrency", 1), push)
         subscription.set_writable(may_write=self._writable.is_set())
         self._subscriptions[handle] = subscription
+        group = consumer._group  # noqa: SLF001
         return {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
-                "partitions": len(consumer._group.cursors)}, []  # fmt: skip  # noqa: SLF001
+                "partitions": len(group.cursors), "lease": group.lease_s}, []  # fmt: skip
 
     def _subscription(self, handle: Any) -> Subscription:
         found = self._subscriptions.get(handle) if type(handle) is int else None
@@ -510,13 +614,19 @@ class Session:
         self._of(frame).add_credit(check_whole_number("messages", frame.fields.get("messages"), 0, GET_MANY_MAX))
         return {}, []
 
-    async def _ack(self, frame: Frame) -> Answer:
+    def _ack(self, frame: Frame) -> Answer | None:
         if self._is_finished(frame):
             return {"late": 0}, []
-        late = self._of(frame).ack(frame.fields.get("tags"))
+        late, first = self._of(frame).ack(frame.fields.get("tags"))
+        told = {"late": late, "tag": first} if late else {"late": 0}
         if frame.fields.get("wait"):
-            await asyncio.to_thread(self._store.flush)
-        return {"late": late}, []
+            self._begin(frame, self._when_durable(told))
+            return None
+        return told, []
+
+    async def _when_durable(self, fields: dict[str, Any]) -> Answer:
+        await asyncio.to_thread(self._store.flush)
+        return fields, []
 
     def _is_finished(self, frame: Frame) -> bool:
         """Of a call that also ends a handler: whether that had finished its message itself. Raises `LeaseExpired`."""
@@ -682,10 +792,8 @@ def _refuse_producer(batch: EncodedBatch) -> None:
         raise UsageError("batches of this call carry no producer")
 
 
-def _published(topic: Topic, batch: EncodedBatch, first: int, *, duplicate: bool) -> Answer:
-    if not duplicate:
-        topic.published += batch.count
-    return {"offset": first, "duplicate": duplicate}, []
+def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 def _moment(time_us: Any) -> dt.datetime:

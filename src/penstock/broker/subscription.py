@@ -23,7 +23,7 @@ from penstock.wire.deliveries import encode_deliveries
 from penstock.wire.failures import encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.files import Buffer
     from penstock.groups.delivery import Delivery
@@ -52,6 +52,8 @@ class Subscription:
         # Random: a tag of another connection, which a client kept by mistake, must not name anything here.
         self._next_tag = secrets.randbits(40)
         self._credit = 0
+        self._each_bytes = 0
+        """About how much a message took of the last push or answer."""
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._has_credit = asyncio.Event()
@@ -72,16 +74,22 @@ class Subscription:
         while len(deliveries) > 1 and sum(map(len, payload)) > bytes_max:
             # The second half is not the client's yet: it is handed out again at once.
             half = len(deliveries) // 2
-            for later in deliveries[half:]:
-                later._lot.member.group.give_back(later)  # noqa: SLF001
+            self._keep(deliveries[half:])
             deliveries = deliveries[:half]
             lots, payload = encode_deliveries(deliveries, first)
         for delivery in deliveries:
             self._held[self._next_tag] = delivery
             self._next_tag += 1
+        self._each_bytes = sum(map(len, payload)) // max(1, len(deliveries))
         if len(self._held) > 2 * self.consumer.in_flight + 1_000:
             self._forget_expired()
         return {"lots": lots}, payload
+
+    @staticmethod
+    def _keep(deliveries: Sequence[Delivery]) -> None:
+        """They are not handed out after all: nobody has seen them."""
+        for delivery in reversed(deliveries):  # in an ordered group the first one takes back those behind it
+            delivery._lot.member.group.give_back(delivery, delivered=False)  # noqa: SLF001
 
     def _forget_expired(self) -> None:
         self._held = {tag: one for tag, one in self._held.items() if one._lot.member.holds(one)}  # noqa: SLF001
@@ -111,7 +119,9 @@ class Subscription:
                 await self._wait_until_heard()
                 continue
             try:
-                found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX), None)
+                # About as many as fit; what does not would have to go back.
+                fitting = max(1, PUSH_BYTES_MAX // max(1, self._each_bytes))
+                found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX, fitting), None)
             except PenstockError as error:
                 # The client is told, and begins anew with new credit.
                 self._credit = 0
@@ -120,8 +130,7 @@ class Subscription:
                 self._push(encode_error(error), [])
                 return
             if found and (self._credit <= 0 or self._is_silent):
-                for delivery in reversed(found):  # the credit was taken back while it waited, or a lease ended
-                    delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
+                self._keep(found)  # the credit was taken back while it waited, or a lease ended
             elif found:
                 fields, payload = self._hand_out(found, PUSH_BYTES_MAX)
                 handed = sum(lot[3][1] for lot in fields["lots"])
@@ -186,10 +195,27 @@ class Subscription:
         del self._held[tag]
         return False
 
-    def ack(self, tags: Any) -> int:
-        """They are done; returns how many are not this consumer's any more."""
-        found, missing = self.take(tags)
-        return missing + self._late(lambda: self.consumer.ack(found))
+    def ack(self, tags: Any) -> tuple[int, int | None]:
+        """They are done; returns how many are not this consumer's any more, and the first of these, by its tag."""
+        found: list[Delivery] = []
+        named: list[int] = []
+        missing, first = 0, None
+        for tag in expand_tags(tags, len(self._held)):
+            delivery = self._held.pop(tag, None)
+            if delivery is not None:
+                found.append(delivery)
+                named.append(tag)
+            else:
+                missing += 1
+                first = tag if first is None else first
+        try:
+            self.consumer.ack(found)
+        except LeaseExpired as late:
+            missing += late.messages
+            for tag, one in zip(named, found, strict=True):
+                if first is None and (one.partition, one.offset) == (late.partition, late.offset):
+                    first = tag
+        return missing, first
 
     def nack(self, tags: Any, *, delay: Any, reason: str | None, reject: bool) -> int:
         """They failed; returns how many are not this consumer's any more. Raises `BadArgument`."""
@@ -240,7 +266,7 @@ class Subscription:
             self.consumer.close()
 
 
-def expand_tags(tags: Any, most: int) -> Iterable[int]:
+def expand_tags(tags: Any, most: int) -> list[int]:
     """The tags that [first, count] pairs name. Raises `BadArgument`; no more are made than there can be."""
     found: list[int] = []
     if not isinstance(tags, list):

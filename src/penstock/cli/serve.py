@@ -9,12 +9,14 @@ import tomllib
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from penstock.cli import output, parameters
 from penstock.errors import BadSetting
-from penstock.server.serving import HTTP_DEFAULT, NATIVE_DEFAULT, Server, ServerSettings
+from penstock.server.serving import GRPC_DEFAULT, HTTP_DEFAULT, NATIVE_DEFAULT, Server, ServerSettings
 
 CONFIG_DEFAULT = "penstock.toml"
+SWITCH_SECONDS = 0.0005
 
 
 def _load(ctx: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
@@ -41,6 +43,8 @@ def _say(server: Server, settings: ServerSettings) -> None:
     output.write_line(f"Penstock serves {settings.data}")
     for name, address in server.addresses.items():
         output.write_line(f"  {name:<7} {address}")
+    if server.missing is not None:
+        output.write_line(f"  no gRPC: its packages are not installed; {server.missing} brings them")
     native = server.addresses.get("native")
     if native is not None:
         output.write_line("Try it:" if settings.tokens is None else "Try it, with your token in the variable PENSTOCK_TOKEN:")
@@ -71,6 +75,8 @@ def _say(server: Server, settings: ServerSettings) -> None:
     "--native", default=NATIVE_DEFAULT, show_default=True, metavar="ADDRESS", help="host:port or unix:/path for the native protocol."
 )  # fmt: skip
 @click.option("--no-native", is_flag=True, help="Do not listen for the native protocol.")
+@click.option("--grpc", default=GRPC_DEFAULT, show_default=True, metavar="ADDRESS", help="host:port or unix:/path for gRPC.")
+@click.option("--no-grpc", is_flag=True, help="Do not listen for gRPC.")
 @click.option(
     "--http", default=HTTP_DEFAULT, show_default=True, metavar="ADDRESS", help="host:port or unix:/path for HTTP and metrics."
 )  # fmt: skip
@@ -87,9 +93,9 @@ def _say(server: Server, settings: ServerSettings) -> None:
     "--stop-timeout", type=parameters.duration, default="10s", show_default=True, help="How long running calls may take when it stops."
 )  # fmt: skip
 def serve(
-    *, config: str | None, data: str, native: str, no_native: bool, http: str, no_http: bool, tokens: str | None,
-    tls_certificate: str | None, tls_key: str | None, tls_client_ca: str | None, allow_insecure: bool, no_create_topics: bool,
-    stop_timeout: float,
+    *, config: str | None, data: str, native: str, no_native: bool, grpc: str, no_grpc: bool, http: str, no_http: bool,
+    tokens: str | None, tls_certificate: str | None, tls_key: str | None, tls_client_ca: str | None, allow_insecure: bool,
+    no_create_topics: bool, stop_timeout: float,
 ) -> None:  # fmt: skip
     """
     Serve a store over the network until SIGTERM or Ctrl-C.
@@ -100,10 +106,12 @@ def serve(
     for handler in list(logging.getLogger("penstock").handlers):
         logging.getLogger("penstock").removeHandler(handler)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # By itself it goes without gRPC where that is not installed; who asks for it is told.
+    asked = click.get_current_context().get_parameter_source("grpc") is not ParameterSource.DEFAULT
     settings = ServerSettings(
-        data=data, native=None if no_native else native, http=None if no_http else http, tls_certificate=tls_certificate,
-        tls_key=tls_key, tls_client_ca=tls_client_ca, tokens=tokens, allow_insecure=allow_insecure,
-        auto_create=not no_create_topics, stop_s=stop_timeout,
+        data=data, native=None if no_native else native, grpc=None if no_grpc else grpc, needs_grpc=asked,
+        http=None if no_http else http, tls_certificate=tls_certificate, tls_key=tls_key, tls_client_ca=tls_client_ca, tokens=tokens,
+        allow_insecure=allow_insecure, auto_create=not no_create_topics, stop_s=stop_timeout,
     )  # fmt: skip
     _run(settings)
 
@@ -112,6 +120,8 @@ def _run(settings: ServerSettings) -> None:
     async def main() -> None:
         await Server(settings).run(lambda server: _say(server, settings))
 
+    # Two threads take turns for each publish, the loop and the one that commits; Python's 5 ms are as long as many syncs.
+    sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
 

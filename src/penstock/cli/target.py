@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from penstock.client.address import is_url
-from penstock.client.opening import open_store
 from penstock.errors import UsageError
+from penstock.sharing.opening import open_store
 from penstock.store.store import MEMORY
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.store.store import Store
 
 GIVE_UP_SECONDS = 5.0
-"""How long a command looks for a server that is not there: a person waits."""
+"""How long a command looks for a server, or an owner, that is not there: a person waits."""
 
 
 @overload
@@ -33,7 +33,7 @@ def open_target(target: str, *, read_only: bool = False, create: bool = False) -
     path = local_path(target)
     if read_only:
         return open_store(path, read_only=True)
-    return open_store(path, create=create, auto_create=create)
+    return open_store(path, create=create, auto_create=create, give_up=GIVE_UP_SECONDS)
 
 
 def local_path(target: str) -> str:

@@ -10,14 +10,35 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from typing import NamedTuple
+import struct
+from typing import NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from penstock.client.tls import TlsSocket
 from penstock.errors import BadArgument
 
+Connected: TypeAlias = socket.socket | TlsSocket
 DEFAULT_PORT = 7420
 SCHEMES = ("penstock", "penstocks", "penstock+unix")
 _OPTIONS = {"token", "ca", "cert", "key"}
+
+
+class Place(Protocol):
+    """Where a connection goes; an `Address`, or the owner of a shared folder."""
+
+    @property
+    def url(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def token(self) -> str | None:
+        """What tells the server who this is."""
+        ...
+
+    def connect(self, timeout_s: float) -> Connected:
+        """A connected socket. Raises `OSError`, or a `PenstockError` that says more."""
+        ...
 
 
 class Address(NamedTuple):
@@ -45,7 +66,7 @@ class Address(NamedTuple):
         """What tells the server who this is."""
         return self.options.get("token") or os.environ.get("PENSTOCK_TOKEN")
 
-    def connect(self, timeout_s: float) -> socket.socket:
+    def connect(self, timeout_s: float) -> Connected:
         """A connected socket. Raises `OSError`."""
         if self.scheme == "penstock+unix":
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -61,12 +82,12 @@ class Address(NamedTuple):
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(plain)
         try:
-            connected = plain if self.scheme == "penstock" else self._context().wrap_socket(plain, server_hostname=self.host)
+            made = plain if self.scheme == "penstock" else TlsSocket(plain, self._context(), self.host)
         except BaseException:
             plain.close()
             raise
-        connected.settimeout(None)
-        return connected
+        made.settimeout(None)
+        return made
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.options.get("ca"))
@@ -74,6 +95,12 @@ class Address(NamedTuple):
         if "cert" in self.options:
             context.load_cert_chain(self.options["cert"], self.options.get("key"))
         return context
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """The user of the process at the other end of a Unix socket, as the kernel saw it when that began to listen or connected."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
 
 
 def keep_alive(connected: socket.socket) -> None:

@@ -4,23 +4,30 @@ A consumer of a group on a server.
 A message is asked for when it is wanted: so it is this consumer's from the moment it is handed out, and others can have it until then.
 Iterating asks for more than one at a time: the server pushes ahead what the credit allows, and the consumer gives new credit when half
 of it is used. When the connection was lost the consumer subscribes again, and what it held is void.
+
+An ack of a message that was pushed does not wait for its answer: it is gathered with others for some milliseconds, and goes before any
+other call of the connection. If the answer says that it came too late, the next ack, nack, extension or flush of the consumer does
+its own work and raises that, and closing logs it. It waits where lateness is not unlikely: in ordered groups, which take back what
+lies behind a failure, and when half of the lease is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
-from penstock.client.connection import ConnectionLost
+from penstock.client.connection import ConnectionLost, Waiter
 from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
+from penstock.wire.answers import text, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import decode_deliveries
 from penstock.wire.failures import decode_error
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
 
 READ_AHEAD_MAX = 100
 """The most messages that are pushed ahead of an iterating consumer."""
+ACKS_MAX = 64
+"""So many acks are sent at once."""
+_log = logging.getLogger("penstock")
 _LOST = "the connection was lost"
 
 
@@ -51,11 +61,18 @@ class RemoteConsumer:
         self._paused = False
         self._ahead: deque[RemoteDelivery] = deque()
         self._arrived = threading.Condition()
+        self._waiters: list[Waiter] = []
+        """Those who wait for pushes."""
         self.on_news: Callable[[], None] | None = None
         """Called with each wake of those who wait for pushes, in any thread: for an event loop."""
         self._credit = 0
         self._streams = False
         self._push_error: PenstockError | None = None
+        self._unsent: list[RemoteDelivery] = []
+        """Those that are acked and not told, of the present generation."""
+        self._gathers = False
+        self._late: LeaseExpired | None = None
+        """What the answer to an ack said that nobody waited for; for the next call to raise."""
         self._window = max(1, min(READ_AHEAD_MAX, int(options.get("prefetch", READ_AHEAD_MAX))))
         self._generation = connection.generation
         if subscribed is None:
@@ -66,21 +83,22 @@ class RemoteConsumer:
             self._take_over(answer)
         self._stop_returning = connection.on_return(self._subscribe_again)
         if self._generation != connection.generation:
-            self._closed = True  # for a reading thread that subscribes again at this moment
+            self._closed = True  # for the watch, if it subscribes again at this moment
             self._stop_returning()
             raise ConnectionLost(_LOST)
 
     def _take_over(self, answer: Frame) -> None:
         fields = answer.fields
-        self._handle = int(fields["handle"])
-        self.topic = str(fields["topic"])
-        self.group = str(fields["group"])
-        self.ordered = bool(fields["ordered"])
-        self._partitions = int(fields["partitions"])
+        self._handle = whole(fields, "handle")
+        self.topic = text(fields, "topic")
+        self.group = text(fields, "group")
+        self.ordered = bool(fields.get("ordered"))
+        self._partitions = whole(fields, "partitions")
+        self._fresh_s = 0.0 if self.ordered else _seconds(fields.get("lease")) / 2
         self._connection.on_push(self._handle, self._pushed)
 
     def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
-        """The connection is back: what was held is void. In the reading thread."""
+        """The connection is back: what was held is void. In the watch."""
         if self._closed:
             return
         self._connection.on_push(self._handle, None)
@@ -100,15 +118,21 @@ class RemoteConsumer:
         with self._arrived:
             # After the new generation is set: credit that is given until now goes nowhere, and is not counted.
             self._ahead.clear()
+            self._note_late(self._unsent, len(self._unsent))
+            self._unsent = []
             self._credit = 0
             self._streams = False
             self._tell_news()
 
-    def _tell_news(self) -> None:
-        """Wake those who wait for pushes. Under the lock of `_arrived`."""
+    def _tell_news(self) -> bool:
+        """Wake those who wait for pushes, and say whether anybody does. Under the lock of `_arrived`."""
         self._arrived.notify_all()
         if self.on_news is not None:
             self.on_news()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set()
+        return bool(waiters)
 
     def _end(self, error: PenstockError) -> None:
         self._closed = True
@@ -128,6 +152,8 @@ class RemoteConsumer:
         """A call that means nothing on another connection, or than that of *generation*. Raises `ConnectionLost`."""
         if self._closed:
             raise Closed(f"the consumer of {self.topic}")
+        if self._unsent:
+            self._send_acks()
         handle, present = self._place()
         if generation is not None and generation != present:
             raise ConnectionLost(_LOST)
@@ -160,8 +186,7 @@ class RemoteConsumer:
                 raise Closed(self._connection.address.url)
             left = None if end is None else max(0.0, end - time.monotonic())
             if self._streams and left != 0:
-                with self._arrived:
-                    self._arrived.wait_for(lambda: self._ahead or self._closed or not self._streams, left)
+                self._wait_for_push(left)
                 continue
             try:
                 return self._fetch(count, left)
@@ -170,6 +195,20 @@ class RemoteConsumer:
                     return []
                 with self._arrived:
                     self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
+
+    def _wait_for_push(self, wait_s: float | None) -> None:
+        self._send_acks()
+        with self._arrived:
+            if self._ahead or self._closed or not self._streams:
+                return
+            waiter = Waiter()
+            self._waiters.append(waiter)
+        try:
+            self._connection.wait(waiter, wait_s)
+        finally:
+            with self._arrived:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
 
     def _take_ahead(self, count: int) -> list[RemoteDelivery]:
         found = self._pop_ahead(count)
@@ -228,17 +267,28 @@ class RemoteConsumer:
     # -- pushing ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[RemoteDelivery]:
+        ahead = self._ahead
         while True:
+            if ahead and self._streams:
+                try:
+                    message = ahead.popleft()
+                except IndexError:
+                    continue  # another thread iterates too
+                if (len(ahead) + self._credit) * 2 <= self._window:
+                    with contextlib.suppress(Closed):
+                        self._refill()
+                yield message
+                continue
             try:
                 if not self._streams and not self._closed:
                     self._refill()
-                message = self.get()
+                found = self.get()
             except Closed:
                 return
             except ConnectionLost:
                 continue
-            if message is not None:
-                yield message
+            if found is not None:
+                yield found
 
     def _refill(self) -> None:
         """Give credit for what was used, when that is half of it."""
@@ -259,26 +309,92 @@ class RemoteConsumer:
             generation = self._generation
             return {"consumer": self._handle, "messages": wanted}, generation
 
-    def _pushed(self, frame: Frame) -> None:
-        """In the reading thread."""
+    def _pushed(self, frame: Frame) -> bool:
+        """By who reads; says whether anybody had waited for it."""
         with self._arrived:
             if "code" in frame.fields:
                 if not self._streams:
-                    return
+                    return False
                 self._push_error = decode_error(frame.fields)
                 self._streams = False
                 self._credit = 0
             else:
                 delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
                 self._credit -= len(delivered)
-                self._ahead.extend(RemoteDelivery(self, one, self._generation) for one in delivered)
-            self._tell_news()
+                fresh_until = time.monotonic() + self._fresh_s if self._fresh_s else 0.0
+                self._ahead.extend([RemoteDelivery(self, one, self._generation, fresh_until) for one in delivered])
+            return self._tell_news()
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
     def ack(self, messages: RemoteDelivery | Sequence[RemoteDelivery], *, wait: bool = False) -> None:
-        """They are done. Durable within a few milliseconds; with *wait* when this returns. Raises `LeaseExpired`."""
-        self._finish(Call.ACK, messages, wait=bool(wait))
+        """
+        They are done. Durable within a few milliseconds; with *wait* when this returns.
+
+        Raises `LeaseExpired`; without *wait* perhaps for one that was acked before, see the head of the module.
+        """
+        if not wait and isinstance(messages, RemoteDelivery) and messages.consumer is self and self._ack_later(messages):
+            self._raise_late()
+        else:
+            self._finish(Call.ACK, messages, wait=bool(wait))
+
+    def _ack_later(self, message: RemoteDelivery) -> bool:
+        """Ack it without waiting for the answer; False if it should be waited for."""
+        if not message.fresh_until or time.monotonic() > message.fresh_until or self._closed:
+            return False
+        message.fresh_until = 0.0  # whoever finishes it once more is told at once
+        with self._arrived:
+            if message.generation != self._generation:
+                return False
+            self._unsent.append(message)
+            is_full = len(self._unsent) >= ACKS_MAX
+            begins, self._gathers = not self._gathers, True
+        if is_full:
+            self._send_acks()
+        if begins:
+            self._connection.soon(self._send_acks)
+        return True
+
+    def _send_acks(self) -> bool:
+        """Send the acks that were gathered; False if there are none, and then nobody calls this any more."""
+        with self._arrived:
+            messages, self._unsent = self._unsent, []
+            if not messages:
+                self._gathers = False
+                return False
+            handle, generation = self._handle, self._generation
+
+        def answered(pending: Pending) -> None:
+            fields = {"late": len(messages)} if pending.frame is None else pending.frame.fields
+            late = fields.get("late")
+            if late:
+                with self._arrived:
+                    first = [one for one in messages if one.tag == fields.get("tag")]
+                    self._note_late(first or messages, late if type(late) is int else len(messages))
+
+        told = {"consumer": handle, "tags": ranges_of([one.tag for one in messages])}
+        try:
+            self._connection.begin(
+                Call.ACK, told, resend=False, lost=ConnectionLost(_LOST), callback=answered, generation=generation, urgent=False
+            )
+        except Closed:
+            with self._arrived:
+                self._note_late(messages, len(messages))
+        return True
+
+    def _note_late(self, messages: list[RemoteDelivery], count: int) -> None:
+        """So many were acked too late, the first of *messages* among them. Under the lock of `_arrived`."""
+        if count:
+            place = messages[0] if self._late is None else self._late
+            before = 0 if self._late is None else self._late.messages
+            self._late = LeaseExpired(self.topic, place.partition, place.offset, count + before)
+
+    def _raise_late(self) -> None:
+        if self._late is not None:
+            with self._arrived:
+                late, self._late = self._late, None
+            if late is not None:
+                raise late
 
     def nack(self, messages: RemoteDelivery | Sequence[RemoteDelivery], *, delay: object = None, reason: object = None) -> None:
         """They failed: deliver them again after *delay* seconds, or dead-letter them. Raises `LeaseExpired`."""
@@ -296,12 +412,13 @@ class RemoteConsumer:
         if ours:
             try:
                 tags = ranges_of([one.tag for one in ours])
-                late += int(self._call(call, generation=ours[0].generation, tags=tags, **fields)["late"])
+                late += whole(self._call(call, generation=ours[0].generation, tags=tags, **fields), "late")
             except (ConnectionLost, Closed, LeaseExpired):
                 # They went back to their group, with the connection or by themselves.
                 late = len(chosen)
         if late:
             raise LeaseExpired(self.topic, chosen[0].partition, chosen[0].offset, late)
+        self._raise_late()
 
     def extend(self, message: RemoteDelivery, seconds: object = None) -> None:
         """Keep *message* for *seconds* from now on (default: the group's lease). Raises `LeaseExpired`."""
@@ -330,11 +447,12 @@ class RemoteConsumer:
         if message.generation != self._generation:
             raise self._expired(message)
         try:
-            late = self._call(Call.EXTEND, generation=message.generation, tag=message.tag, **fields)["late"]
+            late = whole(self._call(Call.EXTEND, generation=message.generation, tag=message.tag, **fields), "late")
         except (ConnectionLost, Closed):
             late = True
         if late:
             raise self._expired(message)
+        self._raise_late()
 
     def _expired(self, message: RemoteDelivery) -> LeaseExpired:
         return LeaseExpired(self.topic, message.partition, message.offset)
@@ -379,8 +497,9 @@ class RemoteConsumer:
         return {"position": offset, "partition": number}
 
     def flush(self) -> None:
-        """Return when every ack and nack so far is durable."""
+        """Return when every ack and nack so far is durable. Raises `LeaseExpired` if some came too late."""
         self._connection.call(Call.FLUSH)
+        self._raise_late()
 
     # -- flow -------------------------------------------------------------------------------------------------------
 
@@ -407,7 +526,7 @@ class RemoteConsumer:
         if self._closed:
             return 0
         try:
-            return int(self._call(Call.CONSUMER)["in_flight"]) - len(self._ahead)
+            return whole(self._call(Call.CONSUMER), "in_flight") - len(self._ahead)
         except ConnectionLost:
             return 0  # what it held went back
 
@@ -441,6 +560,9 @@ class RemoteConsumer:
             pass  # it is gone
         finally:
             self._end_close()
+            if self._late is not None:
+                # Closing itself worked; whoever wants to know waits or flushes before.
+                _log.warning("acks of %d messages of %s in %s came too late", self._late.messages, self.topic, self.group)
 
     def _begin_close(self) -> bool:
         if self._closed:
@@ -454,7 +576,9 @@ class RemoteConsumer:
         self._connection.on_push(self._handle, None)
         with self._arrived:
             self._ahead.clear()
-            self._tell_news()
+            is_waited_for = self._tell_news()
+        if is_waited_for:
+            self._connection.nudge()
 
     def __enter__(self) -> Self:
         return self
@@ -464,6 +588,11 @@ class RemoteConsumer:
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.topic} in {self.group}{', closed' if self._closed else ''}>"
+
+
+def _seconds(value: object) -> float:
+    """A time that a server may tell; 0 if it does not."""
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def ranges_of(tags: list[int]) -> list[list[int]]:

@@ -9,6 +9,7 @@ from penstock.client.reading import remote_logs
 from penstock.errors import BadArgument
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
+from penstock.wire.answers import number_rows, whole
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class RemoteDeadLetters:
         if max_messages is not None:
             check_whole_number("max_messages", max_messages, 0, 1 << 62)
         fields = {"topic": self._topic, "max_messages": max_messages}
-        places = self._connection.call(Call.DEAD_LETTERS, fields).fields["places"]
+        places = number_rows(self._connection.call(Call.DEAD_LETTERS, fields).fields, "places", 2)
         if not places:
             return []
         wanted = {(partition, offset) for partition, offset in places}
@@ -47,7 +48,7 @@ class RemoteDeadLetters:
         return [message for message in found if (message.partition, message.offset) in wanted]
 
     def __len__(self) -> int:
-        return int(self._connection.call(Call.DEAD_LETTERS, {"topic": self._topic, "count": True}).fields["count"])
+        return whole(self._connection.call(Call.DEAD_LETTERS, {"topic": self._topic, "count": True}).fields, "count")
 
     def replay(self, filter: Callable[[Message], bool] | None = None, offsets: Iterable[int] | None = None) -> int:  # noqa: A002
         """Send dead letters back to their topic, and take them out; returns how many."""
@@ -63,7 +64,7 @@ class RemoteDeadLetters:
             wanted = chosen_offsets(self.list(), choose, wanted)
         # Not sent again if the answer is lost: what came later must not go with it.
         fields = {"topic": self._topic, "offsets": wanted}
-        return int(self._connection.call(call, fields, resend=wanted is not None).fields["count"])
+        return whole(self._connection.call(call, fields, resend=wanted is not None).fields, "count")
 
 
 def wanted_offsets(choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None) -> list[int] | None:

@@ -21,11 +21,13 @@ class RemoteDelivery(Message):
     If the connection was lost meanwhile it went back to its group, and finishing it raises `LeaseExpired`.
     """
 
-    __slots__ = ("attempt", "consumer", "generation", "tag")
+    __slots__ = ("attempt", "consumer", "fresh_until", "generation", "tag")
 
-    def __init__(self, consumer: RemoteConsumer, delivered: Delivered, generation: int) -> None:
+    def __init__(self, consumer: RemoteConsumer, delivered: Delivered, generation: int, fresh_until: float = 0.0) -> None:
+        """*fresh_until*: until when, by the monotonic clock, its ack need not wait for the server's answer."""
         self.consumer = consumer
         self.generation = generation
+        self.fresh_until = fresh_until
         self.tag = delivered.tag
         self.attempt = delivered.attempt
         self.partition = delivered.partition

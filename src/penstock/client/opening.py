@@ -1,4 +1,4 @@
-"""`penstock.open`: a path means embedded, a URL means a server."""
+"""Opening a store that is not shared: a path means embedded, a URL means a server."""
 
 from __future__ import annotations
 
@@ -32,19 +32,9 @@ def open_store(
     path: Path, *, read_only: bool = False, create: bool = True, auto_create: bool = True, **settings: Any
 ) -> Store | ReadOnlyStore:
     """
-    Open a store: in the folder *path*, in memory (``"memory:"``), or on a server (``"penstock://host:port"``).
+    Open a store: in the folder *path*, alone, in memory, or on a server. What `penstock.open` does where nothing is shared.
 
-    A folder is made a store if it is none yet, unless *create* is False; one process owns it at a time, and others may open it with
-    *read_only*. With *auto_create* publishing makes a topic that is not there. *settings* are the store's settings by name
-    (docs/reference/settings.md); a server has its own, and its clients have `give_up`: after how many seconds without the server
-    calls raise `Unavailable` (default 30). Returns after recovery: what it serves is durable.
-
-    Raises:
-        StoreLocked: another process owns it; the error names its pid and host.
-        StoreNotFound: there is none, and it may not be made.
-        Unavailable: the server cannot be reached.
-        Corrupt: stored data is damaged; nothing was changed.
-        BadSetting, BadArgument: the call is wrong.
+    Arguments and errors are those of `penstock.sharing.opening.open_store`.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if isinstance(text, str) and is_url(text):

@@ -12,11 +12,13 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.errors import OutcomeUnknown, PenstockError, SequenceGap, Unavailable
+from penstock.errors import BadBytes, OutcomeUnknown, PenstockError, SequenceGap, Unavailable
 from penstock.format.batch_header import Producer as Identity
+from penstock.wire.answers import whole
 from penstock.wire.calls import Call
+from penstock.wire.frame import encode_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 ON_THE_WAY_MAX = 48
 """Batches to one partition that may be unanswered: the server remembers 64, and so recognises each of them."""
+
+
+FIELDS_KEPT = 10_000
+"""Partitions whose fields are kept as they travel."""
 
 
 def _random_id() -> int:
@@ -59,17 +65,22 @@ class Lanes:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._free: deque[Lane] = deque()
+        self._fields: dict[tuple[str, int], bytes] = {}
 
     def publish(
         self, topic: str, partition: int, encode: Callable[[Identity | None], EncodedBatch], sync: str | None
     ) -> tuple[int, bool]:
         """Store a batch; returns its first offset, and whether it was there. Raises what the server says, or `OutcomeUnknown`."""
-        fields: dict[str, Any] = {"topic": topic, "partition": partition}
         if sync is not None:
             # The strict way of a weaker topic does not look at sequences, so it is not repeated.
-            fields["sync"] = sync
-            answer = self._connection.call(Call.PUBLISH, fields, [encode(None).data], resend=False)
-            return int(answer.fields["offset"]), False
+            strictly = {"topic": topic, "partition": partition, "sync": sync}
+            answer = self._connection.call(Call.PUBLISH, strictly, [encode(None).data], resend=False)
+            return whole(answer.fields, "offset"), False
+        fields = self._fields.get((topic, partition))
+        if fields is None:
+            if len(self._fields) >= FIELDS_KEPT:
+                self._fields.clear()
+            fields = self._fields[topic, partition] = encode_fields({"topic": topic, "partition": partition})
         for attempt in (1, 2):
             lane = self.borrow()
             batch = encode(lane.identity(topic, partition))
@@ -87,7 +98,7 @@ class Lanes:
                 raise
             else:
                 self.give_back(lane, topic, partition, None)
-                return int(answer.fields["offset"]), bool(answer.fields["duplicate"])
+                return whole(answer.fields, "offset"), bool(answer.fields.get("duplicate"))
         raise AssertionError("unreachable")
 
     def borrow(self) -> Lane:
@@ -156,7 +167,7 @@ class _Line:
 
 
 class RemoteOutlet:
-    """Where a remote producer's batches go. Its producer calls it under a lock; answers come in the reading thread."""
+    """Where a remote producer's batches go. Its producer calls it under a lock; answers come in whichever thread reads."""
 
     def __init__(self, connection: Connection, topic: MessageEncoder, name: str | None) -> None:
         self._connection = connection
@@ -166,8 +177,8 @@ class RemoteOutlet:
         identities = [_random_id() for _ in range(topic.partitions)]
         if name is not None:
             opened = connection.call(Call.OPEN_PRODUCER, {"topic": topic.name, "name": name}).fields
-            identities = [int(opened["id"])] * topic.partitions
-            self._incarnation = int(opened["incarnation"])
+            identities = [whole(opened, "id")] * topic.partitions
+            self._incarnation = whole(opened, "incarnation")
         self._lines = [_Line(identity) for identity in identities]
         self._room = threading.Condition()
 
@@ -199,8 +210,11 @@ class RemoteOutlet:
 
         def answered(pending: Pending) -> None:
             error = self._note(line, sequence, pending)
-            frame = pending.frame
-            first = None if frame is None else int(frame.fields["offset"])
+            first = None
+            try:
+                first = None if pending.frame is None else whole(pending.frame.fields, "offset")
+            except BadBytes as wrong:
+                error = wrong
             self._connection.defer(lambda: commitment.finish(first, error))
 
         fields = {"topic": self.topic.name, "partition": partition}

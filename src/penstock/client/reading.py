@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.wire.answers import log_ends, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import split_batches
 
@@ -35,13 +36,10 @@ class RemoteLog:
     def offset_of_time(self, time_us: int) -> int:
         """The first offset appended at or after a time."""
         fields = {"topic": self._topic, "partition": self._partition, "time_us": time_us}
-        return int(self._connection.call(Call.OFFSET_OF_TIME, fields).fields["offset"])
+        return whole(self._connection.call(Call.OFFSET_OF_TIME, fields).fields, "offset")
 
 
 def remote_logs(connection: Connection, topic: str) -> list[RemoteLog]:
     """All partitions of *topic*, at one moment. Raises `TopicNotFound`."""
     fields = connection.call(Call.POSITIONS, {"topic": topic}).fields
-    return [
-        RemoteLog(connection, topic, partition, start, end)
-        for partition, (start, end) in enumerate(zip(fields["starts"], fields["ends"], strict=True))
-    ]
+    return [RemoteLog(connection, topic, partition, start, end) for partition, (start, end) in enumerate(log_ends(fields))]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.client.connection import ConnectionLost
 from penstock.errors import PenstockError, Unavailable, UsageError
 from penstock.topics.encoder import Columns
+from penstock.wire.answers import text
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class RemoteStage:
         self._connection = connection
         self._to_publish = to_publish
         self._generation = connection.generation
-        self.identity = str(self._call(Call.STAGE, {"producer": producer}, [])["stage"])
+        self.identity = text(self._call(Call.STAGE, {"producer": producer}, []), "stage")
         self.messages = 0
         self._ended = False
         self._parts: list[tuple[str, int]] = []
@@ -82,7 +83,7 @@ class RemoteStage:
         self._check()
         self._send()
         self._ended = True
-        return str(self._call(Call.STAGE_FINISH, {"stage": self.identity}, [])["stage"])
+        return text(self._call(Call.STAGE_FINISH, {"stage": self.identity}, []), "stage")
 
     def abandon(self) -> None:
         """Drop it."""

@@ -21,9 +21,8 @@ from penstock.client.publishing import Lanes, RemoteOutlet
 from penstock.client.reading import remote_logs
 from penstock.client.staging import RemoteStage
 from penstock.client.transaction import RemoteTransaction
-from penstock.errors import BadArgument, BadName, BadSetting, Closed, PenstockError, TopicNotFound, Unavailable
+from penstock.errors import BadArgument, BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
-from penstock.settings import TopicSettings
 from penstock.store import reading
 from penstock.store.producer import Producer, ProducerOptions
 from penstock.store.staging import NUMBER_MAX, Committed
@@ -35,12 +34,13 @@ from penstock.topics.encoder import Columns, MessageEncoder
 from penstock.topics.receipt import Receipt, Receipts
 from penstock.values import SyncMode, check_name
 from penstock.wire import documents
+from penstock.wire.answers import number_rows, rows, whole
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.client.address import Address
+    from penstock.client.address import Place
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer as Identity
     from penstock.store.stats import StoreStats
@@ -54,7 +54,7 @@ _SECONDS = {"lease", "backoff", "backoff_max"}
 class RemoteStore:
     """A store on a server. Safe to use from many threads. See `penstock.Store`."""
 
-    def __init__(self, address: Address, *, auto_create: bool = True, give_up_s: float = 30.0) -> None:
+    def __init__(self, address: Place, *, auto_create: bool = True, give_up_s: float = 30.0) -> None:
         self.path = address.url
         self._connection = Connection(address, give_up_s=give_up_s)
         self._auto_create = auto_create
@@ -96,7 +96,7 @@ class RemoteStore:
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""
         answer = self._connection.call(Call.TOPICS)
-        return [documents.decode_topic(one) for one in answer.fields["topics"]]
+        return [documents.decode_topic(one) for one in rows(answer.fields, "topics")]
 
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises `TopicNotFound`."""
@@ -141,8 +141,7 @@ class RemoteStore:
         return self._auto_create and bool(self._connection.hello.get("auto_create"))
 
     def _draft(self, name: str) -> MessageEncoder:
-        values = dict(self._connection.hello["default"])
-        return MessageEncoder(name, 1, TopicSettings(**{**values, "sync": SyncMode(values["sync"])}))
+        return MessageEncoder(name, 1, documents.decode_topic_settings(self._connection.hello.get("default")))
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
@@ -218,7 +217,7 @@ class RemoteStore:
             return []
         fields, payload, every_key = request
         answer = self._connection.call(Call.PUBLISH_ONCE, fields, payload, resend=every_key)
-        return [Receipt(target.name, *one) for one in answer.fields["receipts"]]
+        return [Receipt(target.name, one[0], one[1], bool(one[2])) for one in number_rows(answer.fields, "receipts", 3)]
 
     @staticmethod
     def _once(
@@ -270,7 +269,7 @@ class RemoteStore:
     def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         """Publish all messages of *stages* at once, under *number*. See `Store.commit`."""
         answer = self._connection.call(Call.COMMIT, self._to_commit(producer, number, stages)).fields
-        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")))
 
     def _to_commit(self, producer: str, number: int, stages: Sequence[str]) -> dict[str, Any]:
         self._check_open()
@@ -280,12 +279,14 @@ class RemoteStore:
 
     def abort(self, stages: Sequence[str]) -> int:
         """Drop stages that will not be committed; returns how many were there."""
-        return int(self._connection.call(Call.ABORT, {"stages": stage_ids(stages)}).fields["count"])
+        return whole(self._connection.call(Call.ABORT, {"stages": stage_ids(stages)}).fields, "count")
 
     def committed(self, producer: str, number: int) -> Committed | None:
         """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
         answer = self._connection.call(Call.COMMITTED, {"producer": producer, "number": number}).fields
-        return None if answer["messages"] is None else Committed(producer, number, int(answer["messages"]), duplicate=True)
+        return (
+            None if answer.get("messages") is None else Committed(producer, number, whole(answer, "messages"), duplicate=True)
+        )
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
@@ -329,7 +330,7 @@ class RemoteStore:
         if topic is not None:
             check_topic_name(topic)
         answer = self._connection.call(Call.GROUPS, {"topic": topic})
-        return [documents.decode_group(one) for one in answer.fields["groups"]]
+        return [documents.decode_group(one) for one in rows(answer.fields, "groups")]
 
     def delete_group(self, topic: str, group: str) -> None:
         """Forget a group and its position; durable when it returns. Raises `GroupNotFound`."""
@@ -436,7 +437,7 @@ class RemoteStore:
         if topic is not None:
             check_topic_name(topic)
         fields = self._connection.call(Call.RETAIN, {"topic": topic}).fields
-        return Retained(int(fields["segments"]), int(fields["bytes"]))
+        return Retained(whole(fields, "segments"), whole(fields, "bytes"))
 
     def stats(self) -> StoreStats:
         """Numbers of this moment."""
@@ -447,8 +448,7 @@ class RemoteStore:
         self._connection.call(Call.FLUSH)
 
     def _check_open(self) -> None:
-        if self._connection.closed:
-            raise Closed(self.path)
+        self._connection.check_open()
 
     @property
     def closed(self) -> bool:

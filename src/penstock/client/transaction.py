@@ -11,6 +11,7 @@ from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, PenstockError, UsageError
 from penstock.topics.encoder import Columns, MessageEncoder
 from penstock.topics.receipt import Receipt
+from penstock.wire.answers import numbers
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ class RemoteTransaction:
         return OutcomeUnknown("the transaction", f"the connection to {self._connection.address.url} was lost")
 
     def _committed(self, answer: Frame) -> list[Receipt]:
-        for (target, number, batch), offset in zip(self._batches, answer.fields["offsets"], strict=True):
+        for (target, number, batch), offset in zip(
+            self._batches, numbers(answer.fields, "offsets", len(self._batches)), strict=True
+        ):
             self.receipts += [Receipt(target.name, number, offset + at) for at in range(batch.count)]
         return self.receipts
 

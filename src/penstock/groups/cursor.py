@@ -141,6 +141,16 @@ class Cursor:
         self.failures.remove_range(end, end + lost)
         return lost
 
+    def cold_offset(self) -> int | None:
+        """The offset to be read next, if it lies in a segment that is not written to any more, and so perhaps only on the disk."""
+        offset = self.ready.min() if self.ready else self.scan
+        active = self.log.active
+        if active is None or offset >= active.first_offset or offset >= self.log.committed_end:
+            return None
+        if not self.ready and self._batches and self._batches[-1].end_offset > offset:
+            return None
+        return offset
+
     def fresh_batch(self) -> Batch | None:
         """
         The batch that holds the first message at or behind `scan`; None at the end of the log.

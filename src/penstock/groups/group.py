@@ -18,6 +18,7 @@ letters, suspects) is done after it was released. The cycle's leader takes it to
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -28,6 +29,7 @@ from penstock.arguments import check_seconds
 from penstock.errors import Closed, LeaseExpired, OffsetOutOfRange, PenstockError
 from penstock.groups import operations as ops
 from penstock.groups.book import Book
+from penstock.groups.cursor import READ_BYTES
 from penstock.groups.dead_letters import reason_text
 from penstock.groups.delivery import is_valid
 from penstock.groups.leasing import Leasing
@@ -145,6 +147,11 @@ class Group:
         for cursor, log in zip(self.cursors, logs, strict=True):
             cursor.log = log
 
+    @property
+    def lease_s(self) -> float:
+        """How long a message is a consumer's, unless it is renewed."""
+        return self._lease_s
+
     # -- members ----------------------------------------------------------------------------------------------------
 
     def join(self, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> Member:
@@ -255,6 +262,35 @@ class Group:
                 raise
         return found
 
+    def cold_read(self, member: Member) -> Callable[[], None] | None:
+        """
+        What reads what `take` will want next of the disk, for a thread that may wait; None if that is in memory, as it mostly is.
+
+        `take` reads under the group's lock, which an event loop takes too: it must not have to wait for the disk there.
+        """
+        with self.lock:
+            if member.closed or member.lots:
+                return None
+            cursor = next(iter(self._book.rota_of(member)), None)
+            offset = None if cursor is None else cursor.cold_offset()
+            messages, size = min(member.prefetch - member.in_flight, member.ahead), member.prefetch_bytes - member.held_bytes
+        if cursor is None or offset is None:
+            return None
+        log, start = cursor.log, offset
+
+        def read() -> None:
+            """As much as is leased at once."""
+            at, left = start, size
+            with contextlib.suppress(PenstockError):  # `take` will meet it too
+                while left > 0 and at < min(start + messages, log.committed_end):
+                    batches = log.read(at, READ_BYTES)
+                    if not batches:
+                        return
+                    at = batches[-1].end_offset
+                    left -= sum([len(batch.buffer) for batch in batches])
+
+        return read
+
     def _expire(self, now: float) -> None:
         """Leases that have ended are failures; those of running handlers go on."""
         for delivery in self._settling.ended(now, self._lease_s):
@@ -322,13 +358,20 @@ class Group:
         """In an ordered group nothing behind a failed message may be finished before it: take it all back."""
         self._settling.withdraw_behind(cursor, offset)
 
-    def give_back(self, delivery: Delivery) -> None:
-        """It was not handled, and that is nobody's fault: ready again at once, uncounted. Late ones change nothing."""
+    def give_back(self, delivery: Delivery, *, delivered: bool = True) -> None:
+        """
+        It was not handled, and that is nobody's fault: ready again at once, uncounted. Late ones change nothing.
+
+        *delivered*: somebody had it; else it does not count as delivered either.
+        """
         with self.lock:
             lot = delivery._lot  # noqa: SLF001
             if not lot.member.holds(delivery):
                 return
             lot.member.drop(delivery)
+            if not delivered:
+                self.counters.delivered -= 1
+                self.counters.redelivered -= delivery.attempt > 1
             if lot.epoch == lot.cursor.epoch:
                 self._settling.give_back(delivery)
                 if self._book.ordered:

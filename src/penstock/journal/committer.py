@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.clock import Clock
     from penstock.files import Buffer
@@ -79,7 +79,9 @@ class Committer:
         self._background = background
         self._pending: list[Ticket] = []
         self._cycle_lock = threading.Lock()
-        self._wake = threading.Semaphore(0)
+        self._wake = threading.Lock()
+        """Released to wake the background thread; a lock costs a tenth of a `threading.Semaphore`."""
+        self._wake.acquire()
         self._sleeping = False
         self._urgent = False
         self._thread: threading.Thread | None = None
@@ -90,6 +92,9 @@ class Committer:
         """Why no more writes are taken, once the disk failed."""
         self.cycles = 0
         self.tickets = 0
+        self.last_tickets = 0
+        """Those of the last cycle; set before they are answered."""
+        self._after: list[Callable[[], None]] = []
 
     # -- asking for a commit ----------------------------------------------------------------------------------------
 
@@ -103,10 +108,20 @@ class Committer:
             self._check()
         self._pending.append(ticket)
         if self._sleeping:
-            self._sleeping = False
-            self._wake.release()
+            self._wake_up()
         elif self._thread is None and self._background:
             self._start_thread()
+
+    def enqueue(self, ticket: Ticket) -> None:
+        """Queue *ticket*, and wake nobody: the caller calls `hand_on` when it has queued all that it has. Raises like `submit`."""
+        if self.failure is not None or self._closing:
+            self._check()
+        self._pending.append(ticket)
+
+    def _wake_up(self) -> None:
+        self._sleeping = False
+        with contextlib.suppress(RuntimeError):  # it was woken already
+            self._wake.release()
 
     def commit(self, ticket: Ticket) -> None:
         """Queue *ticket* and return when it is committed. Raises what `Ticket.wait` raises."""
@@ -142,10 +157,18 @@ class Committer:
             return
         self._urgent = True
         if self._thread is not None:
-            self._sleeping = False
-            self._wake.release()
+            self._wake_up()
         else:
             self._start_thread()
+
+    def after_cycles(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Call *function* when the tickets of a cycle were answered, in the committing thread; returns how to stop that."""
+        self._after = [*self._after, function]
+
+        def remove() -> None:
+            self._after = [one for one in self._after if one is not function]
+
+        return remove
 
     # -- the cycle --------------------------------------------------------------------------------------------------
 
@@ -185,7 +208,8 @@ class Committer:
             self._refuse(self._take())
             raise
         self.cycles += 1
-        self.tickets += len(prepared.tickets)
+        self.last_tickets = len(prepared.tickets)
+        self.tickets += self.last_tickets
         try:
             for ticket in prepared.tickets:
                 ticket.finish()
@@ -195,6 +219,9 @@ class Committer:
                 if not ticket.done:
                     ticket.finish()
             raise
+        finally:
+            for function in self._after:
+                function()
 
     def _take(self) -> list[Ticket]:
         # Others append to the end of the list meanwhile; taking from its front does not get in their way.
@@ -286,7 +313,7 @@ class Committer:
         self._closing = True
         thread = self._thread
         if thread is not None:
-            self._wake.release()
+            self._wake_up()
             thread.join()
         with self._cycle_lock:
             while self._pending:

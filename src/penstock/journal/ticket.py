@@ -103,6 +103,10 @@ class Ticket:
             self._callback = None
             callback(self)
 
+    def set_callback(self, callback: Callable[[Ticket], None]) -> None:
+        """The same for a ticket that nobody has submitted yet."""
+        self._callback = callback
+
     @property
     def waited_for(self) -> bool:
         """Whether some thread is blocked on it."""

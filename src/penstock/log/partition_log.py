@@ -424,6 +424,14 @@ class PartitionLog:
             self._wake_readers()
         return end
 
+    def appends_quickly(self, batch_bytes: int) -> bool:
+        """Whether `append` would only write to the segment that is there."""
+        tail = self._active
+        return (
+            tail is not None and tail is self._tail and not tail.sealed and not self._groups
+            and tail.position + batch_bytes <= self._roll_position and not self._rolls_by_count_or_age
+        )  # fmt: skip
+
     def append(self, batch: EncodedBatch, now_us: int) -> int:
         """
         Write *batch* and show it; return its first offset. For logs with a weaker mode; the caller holds `lock`.
@@ -443,10 +451,7 @@ class PartitionLog:
             clear_compatible_flag(data, COMPATIBLE_PREWRITTEN)
         if now_us > before:
             self.max_time_us = now_us
-        if (
-            tail is not None and tail is self._tail and not tail.sealed and not self._groups
-            and tail.position + length <= self._roll_position and not self._rolls_by_count_or_age
-        ):  # fmt: skip
+        if tail is not None and self.appends_quickly(length):
             # The way that almost every append takes: no plan, one write.
             stamp(
                 data, batch.header_bytes, first, now_us, self.max_time_us, tail.uid, self.durable_end, self.log_epoch

@@ -78,8 +78,18 @@ class Address:
         except OSError as error:
             raise BadSetting(name, str(self), f"cannot listen there: {error.strerror or error}") from None
 
+    def resolve(self) -> str:
+        """The address that the host name means, the first if there are several. Raises `BadSetting`."""
+        return self._resolved()[0]
+
+    def make_way(self, name: str) -> None:
+        """Before somebody else binds a Unix socket there: remove one that nobody listens on. Raises `BadSetting` if something is there."""
+        self._remove_stale()
+        if os.path.lexists(self.path):
+            raise BadSetting(name, str(self), "cannot listen there: Address already in use")
+
     def _open_tcp(self) -> socket.socket:
-        host = self._resolved()[0]
+        host = self.resolve()
         # Named as TCP: asyncio turns Nagle's delay off only for sockets that say so.
         found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:

@@ -12,12 +12,14 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING, cast
 
 from penstock.broker.completions import Completions
 from penstock.broker.session import Session
-from penstock.client.address import keep_alive
-from penstock.errors import BadBytes, PenstockError, Unavailable, UsageError
+from penstock.client.address import keep_alive, peer_uid
+from penstock.errors import BadBytes, PenstockError, Unauthenticated, Unavailable, UsageError
+from penstock.files import let_go
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.server.descriptors import Connections
@@ -55,6 +57,14 @@ class Connection(asyncio.Protocol):
         self._is_full = False
         self._is_held = False
         self._is_counted = False
+        self._is_taking = False
+        self._outbox: list[Buffer] = []
+        """What is sent together when all that came together was handled."""
+        self._writing = threading.Lock()
+        """Over the socket and what follows, since the thread that commits writes too."""
+        self._descriptor = -1
+        self._rest = b""
+        """What the socket did not take of a frame."""
 
     # -- what asyncio calls -----------------------------------------------------------------------------------------
 
@@ -66,14 +76,22 @@ class Connection(asyncio.Protocol):
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connected)
+        if self._listener.users is not None and peer_uid(connected) not in self._listener.users:
+            self._end(0, 0, Unauthenticated("the store belongs to another user"))
+            return
         self._is_counted = self._listener.room.take()
         if not self._is_counted:
             self._end(0, 0, Unavailable("the server has as many connections as it may"))
             return
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
         self._listener.connections.add(self)
+        if connected is not None and type(transport).__module__ == "asyncio.selector_events":
+            # One that writes at once, in this process, and unencrypted: its socket may be written to beside it when its buffer is empty.
+            self._descriptor = connected.fileno()
 
     def data_received(self, data: bytes) -> None:
+        self._listener.completions.run()
+        self._is_taking = True
         try:
             for frame in self._reader.feed(data):
                 if frame.kind != REQUEST:
@@ -87,6 +105,9 @@ class Connection(asyncio.Protocol):
         except BadBytes as error:
             self._end(0, 0, error)
             return
+        finally:
+            self._is_taking = False
+            self._flush()
         if self._session is not None and self._session.is_full:
             self._hold()
 
@@ -104,7 +125,9 @@ class Connection(asyncio.Protocol):
             self._session.set_writable(may_write=True)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        self._transport = None
+        with self._writing:
+            # From now on its descriptor may be that of another file.
+            self._transport, self._descriptor = None, -1
         if self._deadline is not None:
             self._deadline.cancel()
         self._listener.connections.discard(self)
@@ -138,19 +161,63 @@ class Connection(asyncio.Protocol):
         self._deadline.cancel()
         self._deadline = None
         self._reader.bytes_max = FRAME_BYTES_MAX
-        self._session = Session(self._listener.store, self._send, self._listener.completions, principal)
+        self._session = Session(
+            self._listener.store, self._send, self._listener.completions, principal, self._send_now,
+            auto_create=self._listener.auto_create,
+        )  # fmt: skip
         self._session.on_room = self._look_for_room
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
 
     def _end(self, call: int, correlation: int, error: PenstockError) -> None:
         """Say why, and hang up."""
         if self._transport is not None:
-            self._transport.writelines(encode_frame(ERROR, call, correlation, encode_error(error)))
+            self._flush()
+            self._write(encode_frame(ERROR, call, correlation, encode_error(error)))
             self._transport.close()
 
     def _send(self, parts: list[Buffer]) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
+        """Send a frame, together with others where there are any. In the loop."""
+        if self._is_taking:
+            self._outbox += parts
+        elif self._listener.completions.is_running:
+            if not self._outbox:
+                self._listener.completions.at_end(self._flush)
+            self._outbox += parts
+        else:
+            self._write(parts)
+
+    def _flush(self) -> None:
+        if self._outbox:
+            parts, self._outbox = self._outbox, []
+            self._write(parts)
+
+    def _write(self, parts: list[Buffer]) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            with self._writing:
+                rest, self._rest = self._rest, b""
+                transport.write(b"".join([rest, *parts]))
+
+    def _send_now(self, data: bytes) -> bool:
+        """Send a frame from any thread, without waiting. False: nothing was sent, the loop must do it."""
+        with self._writing:
+            transport = self._transport
+            if (
+                self._descriptor < 0
+                or transport is None
+                or self._rest
+                or transport.is_closing()
+                or transport.get_write_buffer_size()
+            ):
+                return False
+            try:
+                sent = os.write(self._descriptor, data)
+            except OSError:
+                return False  # it takes no more, or is broken: the loop will see
+            self._rest = data[sent:]
+        if self._rest:
+            self._listener.completions.add(lambda: self._write([]))
+        return True
 
     def _look_for_room(self) -> None:
         if self._is_held and self._session is not None and self._session.has_room:
@@ -181,6 +248,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def forget(self) -> None:
+        """In a forked child: the connection is the parent's, and its client must see it end with the parent."""
+        connected = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connected is not None and connected.fileno() >= 0:
+            let_go(connected.fileno())
+
     def close(self) -> None:
         """Hang up after what was answered is sent."""
         if self._transport is not None:
@@ -199,7 +272,16 @@ class NativeListener:
         auth: Authenticator | None = None,
         allow_insecure: bool = False,
         room: Connections | None = None,
+        listening: socket.socket | None = None,
+        users: frozenset[int] | None = None,
+        auto_create: bool | None = None,
     ) -> None:
+        """
+        Listen at *address*, or with *listening*, a socket that listens already and whose name is somebody else's to remove.
+
+        *users*: take in only their processes, by what the kernel says at a Unix socket. *auto_create*: whether clients may have topics
+        made by publishing; None means as the store says.
+        """
         self.store = store
         self.auth = auth or Everyone()
         self._address = address or Address("127.0.0.1", DEFAULT_PORT)
@@ -209,6 +291,9 @@ class NativeListener:
         self.connections: set[Connection] = set()
         self.room = room or Connections()
         """More are refused, so that the store always has descriptors for its own files."""
+        self.users = users
+        self.auto_create = auto_create
+        self._listening = listening
         self.is_stopping = False
         self._server: asyncio.Server | None = None
         self._releases: set[asyncio.Future[None]] = set()
@@ -216,12 +301,17 @@ class NativeListener:
     async def start(self) -> None:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
-        self.completions = Completions(loop)
-        listening = self._address.open("native")
-        if self._address.path:
-            self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, ssl=self._tls)
+        self.completions = Completions(loop, self.store._volume)  # noqa: SLF001
+        listening = self._listening or self._address.open("native")
+        handshake_s = None if self._tls is None else HANDSHAKE_SECONDS
+        if listening.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(
+                lambda: Connection(self), sock=listening, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
         else:
-            self._server = await loop.create_server(lambda: Connection(self), sock=listening, ssl=self._tls)
+            self._server = await loop.create_server(
+                lambda: Connection(self), sock=listening, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
 
     @property
     def address(self) -> str:
@@ -243,6 +333,10 @@ class NativeListener:
         if not future.cancelled() and future.exception() is not None:
             _log.error("what a connection had could not be released", exc_info=future.exception())
 
+    def _outstanding(self) -> bool:
+        self.completions.run()
+        return any(connection.outstanding for connection in self.connections)
+
     @staticmethod
     async def _until(condition: Callable[[], bool], end: float) -> None:
         loop = asyncio.get_running_loop()
@@ -262,13 +356,19 @@ class NativeListener:
         end = loop.time() + timeout_s
         for connection in list(self.connections):
             connection.finish()
-        await self._until(lambda: not any(connection.outstanding for connection in self.connections), end)
+        await self._until(lambda: not self._outstanding(), end)
         for connection in list(self.connections):
             connection.close()
         await self._until(lambda: not self.connections and not self._releases, end)
         for connection in list(self.connections):
             connection.abort()  # it does not read what it was sent
         await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
-        if self._address.path:
+        self.completions.close()
+        if self._address.path and self._listening is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
+
+    def forget(self) -> None:
+        """In a forked child: everything here is the parent's."""
+        for connection in list(self.connections):
+            connection.forget()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.server.address import Address
+from penstock.server.call_threads import CallThreads
 from penstock.server.native import CALL_THREADS, NativeListener
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ class RunningServer:
 
     def __init__(self, store: Store, address: Address | None = None, **options: Any) -> None:
         self._listener = NativeListener(store, address or Address("127.0.0.1", 0), **options)
-        self._loop = asyncio.new_event_loop()
+        # Not the one that a policy may choose: what it has open must be found in a forked child.
+        self._loop = asyncio.SelectorEventLoop()
         self._started = threading.Event()
         self._failures: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, name="penstock-server", daemon=True)
@@ -31,7 +32,7 @@ class RunningServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
+        self._loop.set_default_executor(CallThreads(CALL_THREADS))
         try:
             self._loop.run_until_complete(self._listener.start())
         except BaseException as error:  # noqa: BLE001 - raised again to who started it
@@ -62,6 +63,10 @@ class RunningServer:
                 connection.abort()
 
         self._loop.call_soon_threadsafe(cut)
+
+    def forget(self) -> None:
+        """In a forked child: the server is the parent's."""
+        self._listener.forget()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Stop in order. Closing twice does nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from penstock.server.grpc.listener import GrpcListener
     from penstock.server.http.listener import HttpListener
     from penstock.store.store import Store
 
 _log = logging.getLogger("penstock.server")
 NATIVE_DEFAULT = "127.0.0.1:7420"
+GRPC_DEFAULT = "127.0.0.1:7421"
 HTTP_DEFAULT = "127.0.0.1:7422"
+GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "google.rpc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class ServerSettings:
 
     data: str
     native: str | None = NATIVE_DEFAULT
+    grpc: str | None = GRPC_DEFAULT
     http: str | None = HTTP_DEFAULT
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -50,10 +55,12 @@ class ServerSettings:
     allow_insecure: bool = False
     auto_create: bool = True
     stop_s: float = 10.0
+    needs_grpc: bool = True
+    """Whether it must not begin where the packages of gRPC are missing; else it goes without."""
 
     def __post_init__(self) -> None:
-        if self.native is None and self.http is None:
-            raise BadSetting("native", None, "a server listens somewhere: give native or http")
+        if self.native is None and self.grpc is None and self.http is None:
+            raise BadSetting("native", None, "a server listens somewhere: give native, grpc or http")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise BadSetting("tls_key", self.tls_key, "tls_certificate and tls_key come together")
 
@@ -75,8 +82,11 @@ class Server:
         self._stopping = asyncio.Event()
         self._signals = 0
         self._native: NativeListener | None = None
+        self._grpc: GrpcListener | None = None
         self._http: HttpListener | None = None
         self._room = Connections()
+        self.missing: str | None = None
+        """What to install for gRPC, if it goes without it because that is missing."""
         self.addresses: dict[str, str] = {}
         """Where it listens, by protocol."""
 
@@ -88,6 +98,7 @@ class Server:
         self._room = Connections()
         if self._room.advice is not None:
             _log.warning("%s", self._room.advice)
+        self._check_packages()
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
         settings = self._settings
         store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
@@ -106,11 +117,23 @@ class Server:
         """Refuse before anything is opened what would be open to everybody."""
         if self._settings.allow_insecure:
             return
-        for name in ("native", "http"):
+        for name in ("native", "grpc", "http"):
             text = getattr(self._settings, name)
             if text is not None:
                 Address.parse(name, text).check_safe(
                     name, authenticated=self._auth.checks_tokens, encrypted=self._tls is not None
+                )
+
+    def _check_packages(self) -> None:
+        """Before the store is opened: gRPC comes with an extra."""
+        if self._settings.grpc is None:
+            return
+        missing = [one for one in GRPC_PACKAGES if not _is_installed(one)]
+        if missing:
+            self.missing = "pip install 'penstock[grpc]'"
+            if self._settings.needs_grpc or (self._settings.native is None and self._settings.http is None):
+                raise BadSetting(
+                    "grpc", self._settings.grpc, f"gRPC needs {', '.join(missing)}: {self.missing}, or use --no-grpc"
                 )
 
     async def _listen(self, store: Store) -> None:
@@ -122,6 +145,15 @@ class Server:
             )  # fmt: skip
             await self._native.start()
             self.addresses["native"] = self._native.address
+        if settings.grpc is not None and self.missing is None:
+            # Only who wants gRPC needs its libraries.
+            from penstock.server.grpc.listener import GrpcListener
+
+            self._grpc = GrpcListener(
+                store, Address.parse("grpc", settings.grpc), tls=settings.tls, auth=self._auth, allow_insecure=settings.allow_insecure
+            )  # fmt: skip
+            await self._grpc.start()
+            self.addresses["grpc"] = self._grpc.address
         if settings.http is not None:
             # Only who wants HTTP needs its libraries.
             from penstock.server.http.listener import HttpListener
@@ -144,6 +176,8 @@ class Server:
         stops = []
         if self._native is not None:
             stops.append(self._native.stop(self._settings.stop_s))
+        if self._grpc is not None:
+            stops.append(self._grpc.stop(self._settings.stop_s))
         if self._http is not None:
             stops.append(self._http.stop(self._settings.stop_s))
         await asyncio.gather(*stops)
@@ -180,7 +214,16 @@ class Server:
             try:
                 tls.context()
                 tls.load(self._tls)
+                if self._grpc is not None:
+                    self._grpc.reload_tls()
                 if self._http is not None:
                     self._http.reload_tls()
             except PenstockError as error:
                 _log.error("the certificate was not reloaded, that of before still holds: %s", error)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):  # the package around it is missing, or somebody blocked it
+        return False

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.topics.message import Message
     from penstock.topics.receipt import Receipt, Receipts
     from penstock.topics.topic import Topic
+    from penstock.volume.door import Door
     from penstock.volume.tickets import AppendTicket
 
     Seconds = float | dt.timedelta
@@ -138,9 +139,11 @@ class Store:
 
     def __init__(
         self, path: str, settings: StoreSettings, files: FileSystem, clock: Clock, *, create: bool, background: bool,
-        auto_create: bool, default: TopicSettings, keep_finished: bool,
+        auto_create: bool, default: TopicSettings, keep_finished: bool, door: Door | None = None,
     ) -> None:  # fmt: skip
         self.path = path
+        self._door = door
+        self._is_parents = False
         self._clock = clock
         self._background = background
         self._keep_finished = keep_finished
@@ -158,7 +161,7 @@ class Store:
         self._thread: threading.Thread | None = None
         self._volume = Volume.open(
             path, settings=settings, files=files, clock=clock, create=create, background=background,
-            layers=(self._producers, self._groups),
+            layers=(self._producers, self._groups), door=door,
         )  # fmt: skip
         try:
             self._catalog = Catalog(self._volume, clock, self._producers, default, auto_create=auto_create)
@@ -173,6 +176,8 @@ class Store:
         if background:
             self._thread = threading.Thread(target=self._retain_forever, name=f"penstock-retention {path}", daemon=True)
             self._thread.start()
+        if door is not None:
+            door.serve(self)
 
     @classmethod
     def open(
@@ -185,8 +190,13 @@ class Store:
         files: FileSystem | None = None,
         clock: Clock | None = None,
         background: bool = True,
+        door: Door | None = None,
     ) -> Store:
-        """Open a store for writing; see `penstock.open`. *files*, *clock* and *background* are for tests."""
+        """
+        Open a store for writing; see `penstock.open`. Others come in by the *door*; without one they are refused.
+
+        *files*, *clock* and *background* are for tests.
+        """
         text = os.fspath(path)
         if not isinstance(text, str) or not text or "\0" in text:
             raise BadArgument("path", shown(path), 'must be the path of a folder, or "memory:"')
@@ -208,6 +218,7 @@ class Store:
             auto_create=auto_create,
             default=default,
             keep_finished=not in_memory,
+            door=door,
         )
 
     # -- topics -----------------------------------------------------------------------------------------------------
@@ -678,8 +689,12 @@ class Store:
             messages_max=0 if until_acked and not self._keep_finished else None,
         )
 
+    def _wait(self, seconds: float) -> bool:
+        """Until the store is closed, or for so long; meanwhile this thread, which has nothing else to do, minds the door."""
+        return self._stop.wait(seconds) if self._door is None else self._door.wait(seconds)
+
     def _retain_forever(self) -> None:
-        while not self._stop.wait(RETENTION_SECONDS if self._keep_finished else 0.5):
+        while not self._wait(RETENTION_SECONDS if self._keep_finished else 0.5):
             try:
                 if self._keep_finished:
                     self._retain(self._catalog.all())
@@ -720,7 +735,8 @@ class Store:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(self.path)
+            parents = ", which the parent process opened, must be opened anew in this one: here it"
+            raise Closed(self.path + (parents if self._is_parents else ""))
 
     @property
     def has_threads(self) -> bool:
@@ -734,8 +750,10 @@ class Store:
 
     def forget(self) -> None:
         """In a forked child: this store is the parent's, and is closed for everybody here."""
-        self._closed = True
+        self._closed = self._is_parents = True
         self._volume.forget()
+        if self._door is not None:
+            self._door.forget()
         for consumer in list(self._consumers):
             consumer.forget()
 
@@ -744,6 +762,8 @@ class Store:
         with self._close_lock:
             if self._closed:
                 return
+            if self._door is not None:
+                self._door.leave()  # first: what others hold goes back in order
             self._workers.stop()
             for producer in list(self._open_producers):
                 with contextlib.suppress(PenstockError):

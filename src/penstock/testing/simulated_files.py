@@ -849,7 +849,7 @@ class SimulatedFileSystem:
                 return UNLIMITED_FREE_BYTES
             return max(0, self.capacity_bytes - self._used_bytes())
 
-    def lock(self, path: str) -> SimulatedLock:
+    def lock(self, path: str, *, shares: bool = False) -> SimulatedLock:
         """Take the lock. The file is created and written like any other, so these are operations that can fail."""
         with self._lock:
             file = self.open(path, write=True) if self.exists(path) else self.create(path)
@@ -859,7 +859,7 @@ class SimulatedFileSystem:
             held = self._locks.get(inode)
             if held is not None:
                 raise LockHeld(path, dict(held))
-            owner = {"pid": 1, "host": "simulated"}
+            owner = {"pid": 1, "host": "simulated", **({"shares": True} if shares else {})}
             file.truncate(0)
             file.pwrite(json.dumps(owner).encode(), 0)
             self._locks[inode] = owner

@@ -66,17 +66,20 @@ class Catalog:
         """The topic with that id, if it is there."""
         return self._by_id.get(topic_id)
 
-    def to_publish(self, name: str, check: Callable[[Topic], object] | None = None) -> Topic:
+    def to_publish(
+        self, name: str, check: Callable[[Topic], object] | None = None, *, auto_create: bool | None = None
+    ) -> Topic:
         """
         The topic that *name* publishes to, made now if it is not there and that is allowed.
 
-        *check* is called first with a topic like the new one, and raises if what is to be published there is not allowed.
+        *check* is called first with a topic like the new one, and raises if what is to be published there is not allowed. Whether
+        it is made is the caller's choice where *auto_create* tells it.
         """
         topic = self._topics.get(name) if isinstance(name, str) else None
         if topic is None or name.endswith(DEAD_LETTER_SUFFIX):
             check_publishable(name)
             if topic is None:
-                if not self._auto_create:
+                if not (self._auto_create if auto_create is None else auto_create):
                     raise TopicNotFound(name)
                 if check is not None:
                     check(self._draft(name))

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import OutcomeUnknown, ProducerFenced, SequenceGap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer
+    from penstock.journal.ticket import Ticket
     from penstock.log.partition_log import PartitionLog
     from penstock.topics.producers import Producers
     from penstock.volume.tickets import AppendTicket
@@ -51,6 +54,11 @@ class SequenceGate:
         self._on_the_way: dict[tuple[int, int, int], AppendTicket] = {}
         self._sends = self._bytes = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread is inside now, and in a log with a weaker mode perhaps waits for the disk."""
+        return self._lock.locked()
+
     def append(self, batch: EncodedBatch) -> tuple[int, bool]:
         """
         Store *batch* unless it is there already; returns its first offset, and whether it was there. Committed when this returns.
@@ -67,8 +75,14 @@ class SequenceGate:
         assert first is not None
         return first, duplicate
 
-    def submit(self, batch: EncodedBatch) -> tuple[int | None, AppendTicket | None, bool]:
-        """The same without waiting: (offset, None, duplicate), or (None, ticket to wait for, duplicate)."""
+    def submit(
+        self, batch: EncodedBatch, callback: Callable[[Ticket], None] | None = None
+    ) -> tuple[int | None, AppendTicket | None, bool]:
+        """
+        The same without waiting: (offset, None, duplicate), or (None, ticket to wait for, duplicate).
+
+        *callback*: of a ticket that is not a duplicate's; see `Volume.submit`.
+        """
         producer = batch.producer
         assert producer is not None
         with self._lock:
@@ -90,7 +104,7 @@ class SequenceGate:
                 raise SequenceGap(f"{producer.id:#018x}", producer.sequence, most)
             if producer.sequence < least:
                 return self._duplicate(producer)
-            return self._send(batch, producer)
+            return self._send(batch, producer, callback)
 
     def _stored(self, producer: Producer) -> int:
         """The last sequence of this incarnation that the log has; -1 if it has none."""
@@ -118,12 +132,14 @@ class SequenceGate:
                 return record.first_offset, None, True
         raise OutcomeUnknown("the batch", f"producer {producer.id:#018x} sent {producer.sequence} too long ago to tell")
 
-    def _send(self, batch: EncodedBatch, producer: Producer) -> tuple[int | None, AppendTicket | None, bool]:
+    def _send(
+        self, batch: EncodedBatch, producer: Producer, callback: Callable[[Ticket], None] | None
+    ) -> tuple[int | None, AppendTicket | None, bool]:
         if not self._log.always:
             first = self._volume.append(self._log, batch)
             self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, None)
             return first, None, False
-        ticket = self._volume.submit(self._log, batch)
+        ticket = self._volume.submit(self._log, batch, callback)
         self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, ticket)
         key = (producer.id, producer.incarnation, producer.sequence)
         self._on_the_way[key] = ticket

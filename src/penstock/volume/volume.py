@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from penstock.format.batch import EncodedBatch
     from penstock.journal.ticket import Ticket
     from penstock.log.recovery import TailReport
+    from penstock.volume.door import Door
 
 LOCK_NAME = "LOCK"
 POSITIONS_NAME = "positions"
@@ -161,6 +162,7 @@ class Volume:
         self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes)
         self._closed = False
         self._lock: Lock | None = None
+        self._door: Door | None = None
         self._topics: dict[str, TopicRecord] = {}
         self._logs: dict[int, PartitionLog] = {}
         self._topic_lock = threading.Lock()
@@ -201,11 +203,13 @@ class Volume:
         create: bool = True,
         background: bool = True,
         layers: Sequence[Layer] = (),
+        door: Door | None = None,
     ) -> Volume:
         """
         Open the store in the folder *path*, and make one there if the folder is empty or missing and *create* is set.
 
-        Returns after recovery: what it serves is durable, and *layers* have their state back.
+        Returns after recovery: what it serves is durable, and *layers* have their state back. The *door* for other processes is
+        opened and closed under the lock.
 
         Raises:
             StoreLocked: another process owns it.
@@ -217,6 +221,7 @@ class Volume:
             os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock()
         )
         volume._layers = layers
+        volume._door = door
         for layer in layers:
             volume.on_other(layer.owner, layer.apply)
         volume._open(create=create, background=background)
@@ -233,11 +238,13 @@ class Volume:
             files.sync_directory(os.path.dirname(path))
         self._lock = self._take_lock()
         try:
+            if self._door is not None:
+                self._door.open(path)
             self._recover_with_reserve(create=create, background=background)
         except BaseException:
             for log in list(self._logs.values()):
                 log.close()
-            self._lock.release()
+            self._unlock()
             raise
         if background:
             self._start_thread("maintenance", self._maintain)
@@ -251,7 +258,7 @@ class Volume:
     def _take_lock(self) -> Lock:
         path = os.path.join(self.path, LOCK_NAME)
         try:
-            return self._files.lock(path)
+            return self._files.lock(path, shares=self._door is not None)
         except LockHeld as held:
             raise StoreLocked(self.path, held.owner.get("pid"), held.owner.get("host")) from None
 
@@ -382,8 +389,11 @@ class Volume:
 
     def forget(self) -> None:
         """In a forked child: the files are the parent's, so this copy never writes to them again, not even to close them."""
-        self._committer.poison("this process was forked from the store's owner: open the store in one of them only")
+        self._committer.poison("this process was forked from the store's owner: open the store in it anew")
         self._closed = True
+        if self._lock is not None:
+            # Only the child's copy: as long as it had one, nobody could follow a parent that died.
+            self._lock.release()
 
     def _close_orderly(self) -> None:
         for log in list(self._logs.values()):
@@ -402,6 +412,11 @@ class Volume:
         for log in list(self._logs.values()):
             log.close()
         self._positions.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._door is not None:
+            self._door.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -539,11 +554,12 @@ class Volume:
             self._interval_wake.set()
         return first
 
-    def submit(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
+    def submit(self, log: PartitionLog, batch: EncodedBatch, callback: Callable[[Ticket], None] | None = None) -> AppendTicket:
         """
         Ask for *batch* to be appended, committed by the journal; returns at once with a ticket to wait for.
 
-        Raises what `append` raises when it is refused at once.
+        With a *callback*, which is called as `Ticket.on_done` says, nobody is woken: the caller calls `hand_on` when it has submitted
+        all that it has. Raises what `append` raises when it is refused at once.
         """
         size = len(batch.data)
         space = self._space
@@ -552,8 +568,25 @@ class Volume:
         else:
             space.left -= size
             ticket = AppendTicket(self._committer, log, batch)
-        self._committer.submit(ticket)
+        if callback is None:
+            self._committer.submit(ticket)
+        else:
+            ticket.set_callback(callback)
+            self._committer.enqueue(ticket)
         return ticket
+
+    def hand_on(self) -> None:
+        """Let what was submitted be committed, by a thread of the store. Never waits."""
+        self._committer.hand_on()
+
+    def after_cycles(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Committer.after_cycles`."""
+        return self._committer.after_cycles(function)
+
+    @property
+    def last_tickets(self) -> int:
+        """How many changes the last commit cycle had: set before they are answered."""
+        return self._committer.last_tickets
 
     def _ticket(self, log: PartitionLog, batch: EncodedBatch) -> AppendTicket:
         size = len(batch.data)

@@ -59,13 +59,19 @@ def encode_topic(info: TopicInfo) -> dict[str, Any]:
 def decode_topic(document: dict[str, Any]) -> TopicInfo:
     """The same back. Raises `BadBytes`."""
     try:
-        values = _known(TopicSettings, document["settings"])
-        values["sync"] = SyncMode(values["sync"])
-        return TopicInfo(
-            str(document["name"]), bytes.fromhex(document["topic_id"]), int(document["partitions"]), TopicSettings(**values)
-        )
+        settings = decode_topic_settings(document["settings"])
+        return TopicInfo(str(document["name"]), bytes.fromhex(document["topic_id"]), int(document["partitions"]), settings)
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"describes no topic: {error}") from None
+
+
+def decode_topic_settings(values: Any) -> TopicSettings:
+    """The settings of a topic. Raises `BadBytes`."""
+    try:
+        known = _known(TopicSettings, values)
+        return TopicSettings(**{**known, "sync": SyncMode(known["sync"])})
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise BadBytes("answer", f"has no settings of a topic: {error}") from None
 
 
 def encode_group(info: GroupInfo) -> dict[str, Any]:

@@ -1,0 +1,183 @@
+"""The listener of gRPC: address, TLS, and stopping in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import grpc
+from grpc import aio
+
+from penstock.errors import BadSetting
+from penstock.server.address import Address
+from penstock.server.auth import Everyone
+from penstock.server.grpc.health import Health
+from penstock.server.grpc.router import ADMIN, MESSAGES, Router
+from penstock.server.grpc.service import Service
+from penstock.server.grpc.settings import GrpcSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from penstock.server.auth import Authenticator
+    from penstock.server.tls import TlsFiles
+    from penstock.store.store import Store
+
+DEFAULT_PORT = 7421
+_log = logging.getLogger("penstock.server")
+LOOK_SECONDS = 0.5
+"""How often open streams are looked at: a right that was taken away ends them within a second."""
+CUT_SECONDS = 1.0
+RELEASE_SECONDS = 5.0
+
+
+class GrpcListener:
+    """Takes gRPC calls for one store, on an address or a Unix socket. Runs in the event loop that it is started in."""
+
+    def __init__(
+        self,
+        store: Store,
+        address: Address | None = None,
+        *,
+        tls: TlsFiles | None = None,
+        auth: Authenticator | None = None,
+        allow_insecure: bool = False,
+        settings: GrpcSettings | None = None,
+    ) -> None:
+        self._settings = settings or GrpcSettings()
+        self.service = Service(store, self._settings, auth or Everyone())
+        self._address = address or Address("127.0.0.1", DEFAULT_PORT)
+        if not allow_insecure:
+            self._address.check_safe("grpc", authenticated=self.service.auth.checks_tokens, encrypted=tls is not None)
+        self._tls = None if tls is None else _Certificates(tls)
+        self._server: Any = None
+        self._health: Health | None = None
+        self._looker: asyncio.Task[None] | None = None
+        self._port = 0
+
+    async def start(self) -> None:
+        """Listen. Raises `BadSetting`: the address is taken or not allowed."""
+        self._health = Health([MESSAGES, ADMIN])
+        server = aio.server(handlers=[Router(self.service, self._health)], options=self._settings.options())
+        try:
+            self._port = self._bind(server)
+            await server.start()
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
+            raise BadSetting("grpc", str(self._address), f"cannot listen there: {error}") from None
+        except BaseException:
+            await server.stop(None)
+            raise
+        self._server = server
+        self._looker = asyncio.create_task(self._look_forever())
+
+    def _bind(self, server: Any) -> int:
+        address = self._address
+        with contextlib.ExitStack() as stack:
+            if address.path:
+                address.make_way("grpc")
+                # Its name appears with the final rights: nobody gets in between.
+                stack.callback(os.umask, os.umask(0o177))
+                place = f"unix:{quote(os.path.abspath(address.path))}"
+            else:
+                host = address.resolve()
+                place = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+            if self._tls is None:
+                return int(server.add_insecure_port(place))
+            return int(server.add_secure_port(place, self._tls.credentials()))
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as a gRPC client is told: host:port, or unix:/path."""
+        if self._address.path:
+            return f"unix:{os.path.abspath(self._address.path)}"
+        return str(Address(self._address.host, self._port))
+
+    async def _look_forever(self) -> None:
+        assert self._health is not None
+        service = self.service
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for stream in list(service.streams):
+                stream.look()
+            failed = service.store._volume.failure is not None or service.store.closed  # noqa: SLF001
+            self._health.set(is_serving=not failed and not service.is_stopping)
+
+    def reload_tls(self) -> None:
+        """Use the certificate that the files hold now, for new connections. Raises `BadSetting`: the old one is still used."""
+        if self._tls is not None:
+            self._tls.reload()
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """
+        Begin no new calls, let running ones end within *timeout_s*, hang up.
+
+        Consumers get no more messages and may finish those that they have; what they have not finished by then goes back uncounted.
+        """
+        server, self._server = self._server, None
+        if server is None or self._health is None or self._looker is None:
+            return
+        service = self.service
+        service.is_stopping = True
+        self._health.set(is_serving=False)
+        self._looker.cancel()
+        for stream in list(service.streams):
+            stream.stop()
+        await _until(lambda: not service.calls, timeout_s)
+        await server.stop(CUT_SECONDS)
+        await _until(lambda: service.is_idle, RELEASE_SECONDS)
+        self._address.remove()
+
+
+async def _until(condition: Callable[[], bool], seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - a few looks while stopping
+                await asyncio.sleep(0.01)
+
+
+class _Certificates:
+    """The certificate of a listener, which may be replaced while it runs. gRPC wants PEM where the others want a context."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._newest = self._read()
+        self._used = self._newest
+
+    def _read(self) -> Any:
+        # Checked by OpenSSL first, which says what is wrong with them; gRPC does so at the first connection.
+        self._files.context()
+        try:
+            with open(self._files.key, "rb") as file:
+                key = file.read()
+            with open(self._files.certificate, "rb") as file:
+                certificate = file.read()
+            roots = None
+            if self._files.client_ca is not None:
+                with open(self._files.client_ca, "rb") as file:
+                    roots = file.read()
+        except OSError as error:
+            raise BadSetting("tls_certificate", self._files.certificate, f"cannot be read: {error.strerror}") from None
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=roots)
+
+    def credentials(self) -> Any:
+        """For a port; with files of whom to accept, clients must show a certificate."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._newest, self._fetch, require_client_authentication=self._files.client_ca is not None
+        )
+
+    def _fetch(self) -> Any:
+        """Called at each handshake, in threads of gRPC; None means that nothing has changed."""
+        newest = self._newest
+        if newest is self._used:
+            return None
+        self._used = newest
+        return newest
+
+    def reload(self) -> None:
+        self._newest = self._read()

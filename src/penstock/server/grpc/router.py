@@ -1,0 +1,183 @@
+"""
+The table of all calls, and what happens before each: who calls is found out before anything of a request is read.
+
+A refused call gets a handler that reads nothing: what its client sends stays in the window of its stream. Rights are looked at by the calls
+themselves, when they know the topic, before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from penstock.errors import PenstockError, Unauthenticated, Unavailable
+from penstock.server.grpc import administering, publishing, reading, subscribing
+from penstock.server.grpc import health as health_service
+from penstock.server.grpc.publishing import parse
+from penstock.server.grpc.service import Call
+from penstock.server.grpc.statuses import abort
+from penstock.wire import penstock_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from grpc.aio import ServicerContext
+
+    from penstock.server.auth import Principal
+    from penstock.server.grpc.health import Health
+    from penstock.server.grpc.service import Service
+
+    Behaviour = Callable[..., Coroutine[Any, Any, Any]]
+
+_BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([^ ]+)")
+MESSAGES, ADMIN = "penstock.v1.Penstock", "penstock.v1.Admin"
+REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
+
+
+class Method(NamedTuple):
+    """A call that needs a token: what it does, and of what kind its request is; None for a stream, which reads by itself."""
+
+    function: Callable[..., Coroutine[Any, Any, Any]]
+    request: Any = None
+    writes: bool = False
+    """Whether it writes its responses by itself."""
+
+
+async def _publish_stream(call: Call) -> None:
+    await publishing.PublishStream(call).run()
+
+
+METHODS: dict[str, Method] = {
+    f"/{MESSAGES}/Publish": Method(publishing.publish, pb.PublishRequest),
+    f"/{MESSAGES}/PublishStream": Method(_publish_stream, writes=True),
+    f"/{MESSAGES}/Subscribe": Method(subscribing.subscribe, writes=True),
+    f"/{MESSAGES}/Read": Method(reading.read, pb.ReadRequest, writes=True),
+    f"/{MESSAGES}/Commit": Method(reading.commit, pb.CommitRequest),
+    f"/{ADMIN}/CreateTopic": Method(administering.create_topic, pb.CreateTopicRequest),
+    f"/{ADMIN}/ListTopics": Method(administering.list_topics, pb.ListTopicsRequest),
+    f"/{ADMIN}/GetTopic": Method(administering.get_topic, pb.GetTopicRequest),
+    f"/{ADMIN}/Retain": Method(administering.retain, pb.RetainRequest),
+    f"/{ADMIN}/ListGroups": Method(administering.list_groups, pb.ListGroupsRequest),
+    f"/{ADMIN}/DeleteGroup": Method(administering.delete_group, pb.DeleteGroupRequest),
+    f"/{ADMIN}/Seek": Method(administering.seek, pb.SeekRequest),
+    f"/{ADMIN}/GetStats": Method(administering.get_stats, pb.GetStatsRequest),
+    f"/{ADMIN}/ListDeadLetters": Method(administering.list_dead_letters, pb.ListDeadLettersRequest),
+    f"/{ADMIN}/ReplayDeadLetters": Method(administering.replay_dead_letters, pb.ChooseDeadLettersRequest),
+    f"/{ADMIN}/DiscardDeadLetters": Method(administering.discard_dead_letters, pb.ChooseDeadLettersRequest),
+}
+PUBLIC = (
+    f"/{health_service.SERVICE}/Check",
+    f"/{health_service.SERVICE}/Watch",
+    *(f"/{name}/ServerReflectionInfo" for name in REFLECTION),
+)
+"""Calls that anybody may make, as HTTP's /healthz and /openapi.json: they tell nothing of what is stored."""
+
+
+class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without types
+    """Finds the handler of each call."""
+
+    def __init__(self, service: Service, health: Health) -> None:
+        self._service = service
+        names = [MESSAGES, ADMIN, health_service.SERVICE, *REFLECTION]
+        self._reflection = reflection.aio.ReflectionServicer(names)
+        checked = grpc.unary_unary_rpc_method_handler(
+            self._public(health.check), health_pb2.HealthCheckRequest.FromString, _serialize
+        )
+        watched = grpc.unary_stream_rpc_method_handler(self._public(health.watch), health_pb2.HealthCheckRequest.FromString)
+        reflected = grpc.stream_stream_rpc_method_handler(
+            self._reflect, reflection_pb2.ServerReflectionRequest.FromString, _serialize
+        )
+        self._handlers = dict(zip(PUBLIC, (checked, watched, reflected, reflected), strict=True))
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of one call; None if there is no such call."""
+        name = handler_call_details.method
+        if name in self._handlers:
+            if self._service.public_calls >= self._service.settings.public_calls_max:
+                return _refusal(Unavailable("as many calls without a token run as may; try again later"))
+            return self._handlers[name]
+        method = METHODS.get(name)
+        if method is None:
+            return None
+        try:
+            principal = self._principal(handler_call_details.invocation_metadata)
+            if self._service.is_stopping:
+                raise Unavailable("the server is stopping; nothing was changed")
+            if self._service.calls >= self._service.settings.calls_max:
+                raise Unavailable("the server has as many calls as it may; nothing was changed, try again later")
+        except PenstockError as error:
+            return _refusal(error)
+        return self._handler(method, principal)
+
+    def _principal(self, metadata: Any) -> Principal:
+        auth = self._service.auth
+        texts = [value for key, value in metadata if key == "authorization"]
+        if not texts:
+            return auth.authenticate(None)
+        found = _BEARER.fullmatch(texts[0]) if isinstance(texts[0], str) else None
+        if auth.checks_tokens and (len(texts) > 1 or found is None):
+            raise Unauthenticated("one entry of metadata is needed: authorization: Bearer TOKEN")
+        return auth.authenticate(None if found is None else found[1])
+
+    def _handler(self, method: Method, principal: Principal) -> Any:
+        service = self._service
+
+        async def behave(request: Any, context: ServicerContext) -> bytes | None:
+            call = Call(service, principal, context)
+            service.calls += 1
+            try:
+                if method.request is None:
+                    answer = await method.function(call)
+                else:
+                    answer = await method.function(call, parse(method.request, request))
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the client gets a status, and the log the error
+                failure = error
+            else:
+                return None if answer is None else _serialize(answer)
+            finally:
+                service.calls -= 1
+            await abort(context, failure)
+            return None
+
+        # Requests stay bytes until here: what cannot be read is then told like any other wrong request.
+        if method.request is None:
+            return grpc.stream_stream_rpc_method_handler(behave)
+        return (grpc.unary_stream_rpc_method_handler if method.writes else grpc.unary_unary_rpc_method_handler)(behave)
+
+    def _public(self, function: Behaviour) -> Behaviour:
+        async def behave(request: Any, context: ServicerContext) -> Any:
+            self._service.public_calls += 1
+            try:
+                return await function(request, context)
+            finally:
+                self._service.public_calls -= 1
+
+        return behave
+
+    async def _reflect(self, requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
+        self._service.public_calls += 1
+        try:
+            async for response in self._reflection.ServerReflectionInfo(requests, context):
+                yield response
+        finally:
+            self._service.public_calls -= 1
+
+
+def _refusal(error: PenstockError) -> Any:
+    """A handler that reads nothing; wire and kind of the call do not matter to it."""
+
+    async def refuse(_: Any, context: ServicerContext) -> None:
+        await abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _serialize(message: Any) -> bytes:
+    return bytes(message.SerializeToString())

@@ -1,0 +1,345 @@
+"""
+Subscribe: one stream is one consumer.
+
+Two tasks share the stream. The reader takes the client's requests one after the other, settles what they finish, and answers. The pusher
+leases messages while there is credit, and writes them. A write returns when the client has room for it: a client that does not read
+costs one response, and nothing more is leased for it; nor are its requests read when their answers cannot be written.
+
+Credit and prefetch are two limits: credit is used up by each message that is pushed and comes only from the client, prefetch bounds what is
+pushed and not finished. Tags name deliveries of this stream only; they begin at a random number, so that a tag of another stream, kept by
+mistake, names nothing here.
+
+A client may also fetch, as many as it says and without credit: one task more, while it waits.
+
+Leasing reads files and settling may wait for the disk, so both are done in threads. The tags' table is changed by one of the two at a time
+(`_table`); the end of the stream waits for a thread that still settles (`_busy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from grpc.aio import EOF
+
+from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.waiting import finished_or_undone
+from penstock.arguments import check_whole_number, shown
+from penstock.broker.subscription import PUSH_MESSAGES_MAX, TAGS_MORE_MAX, Subscription, expand_tags
+from penstock.errors import BadArgument, LeaseExpired, PenstockError, Unavailable, UsageError
+from penstock.server.grpc import translation as to
+from penstock.server.grpc.publishing import parse
+from penstock.store.consumer import GET_MANY_MAX
+from penstock.wire import penstock_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.groups.delivery import Delivery
+    from penstock.server.grpc.service import Call
+    from penstock.store.consumer import Consumer
+
+LOOK_SECONDS = 0.02
+"""How often a stream that ends looks whether its client has finished everything."""
+EOF_SECONDS = 0.05
+"""How long after the end of requests a cancellation may come: then it was none."""
+
+
+async def subscribe(call: Call) -> None:
+    """Return when the client has closed its side. Raises what ends it otherwise."""
+    data = await call.context.read()
+    first: pb.SubscribeRequest = pb.SubscribeRequest() if data is EOF else parse(pb.SubscribeRequest, data)
+    if not first.HasField("start"):
+        raise UsageError("the first request of Subscribe has `start`")
+    start = first.start
+    call.require("consume", start.topic)
+    options = _options(call, start)
+    consumer = await finished_or_undone(
+        lambda: call.store.subscribe(start.topic, start.group, **options), lambda made: made.close()
+    )
+    await SubscribeStream(call, consumer, options.get("concurrency", 1)).run(first)
+
+
+def _options(call: Call, start: pb.Subscription) -> dict[str, Any]:
+    settings, options = call.service.settings, to.group_options(start)
+    for name, most in (("prefetch", settings.prefetch_max), ("prefetch_bytes", settings.prefetch_bytes_max)):
+        if name in options:
+            check_whole_number(name, options[name], 1, most)
+    return options
+
+
+class _Taking(AsyncConsumer):
+    """Takes in a thread always: leasing reads files."""
+
+    async def _take_now(self, count: int) -> list[Delivery]:
+        return await finished_or_undone(lambda: self._group.take(self._member, count), self._give_back)
+
+
+class SubscribeStream(Subscription):
+    """One Subscribe call that has begun."""
+
+    def __init__(self, call: Call, consumer: Consumer, concurrency: int) -> None:
+        super().__init__(consumer, concurrency, _push_nothing)
+        self._taking = _Taking(consumer)
+        self._call = call
+        self._write_lock = asyncio.Lock()
+        self._table = asyncio.Lock()
+        self._busy = threading.Lock()
+        self._is_writing = False
+        self._fetching: asyncio.Task[None] | None = None
+        self._most = PUSH_MESSAGES_MAX
+        self._ending: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, first: pb.SubscribeRequest) -> None:
+        """Serve until one side ends it; what the client has not finished then goes back."""
+        service = self._call.service
+        service.streams.add(self)
+        orderly = False
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            group = self.consumer._group  # noqa: SLF001
+            started = pb.Started(partitions=len(group.cursors), settings=to.group_settings_of(group.settings))
+            await self._write(pb.SubscribeResponse(started=started))
+            if service.is_stopping:
+                self.stop()
+            reader = asyncio.create_task(self._read_along(first))
+            pusher = asyncio.create_task(self._push_along())
+            tasks = [reader, pusher]
+            waited: list[asyncio.Future[Any]] = [*tasks, self._ending]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._ending.done() and (why := self._ending.result()) is not None:
+                orderly = True
+                raise why
+            if self._ending.done() and not reader.done():
+                orderly = True
+                await self._finish(reader, pusher)
+                raise Unavailable("the server is stopping; what was not finished is ready for others")
+            for task in tasks:
+                if task.done():
+                    task.result()
+            # Only the reader ends without an error: the client has closed its side. Or it was cancelled, which looks the same at first, but
+            # then nothing can be written any more.
+            pusher.cancel()
+            await asyncio.sleep(EOF_SECONDS)
+            await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the client has closed its side")))
+            orderly = True
+        finally:
+            service.streams.discard(self)
+            if self._fetching is not None:
+                tasks.append(self._fetching)
+            for task in tasks:
+                task.cancel()
+                task.add_done_callback(_heard)
+            service.release(self._close if orderly else self._lose)
+
+    async def _finish(self, reader: asyncio.Task[None], pusher: asyncio.Task[None]) -> None:
+        """Push no more, and let the client finish what it has. The listener cancels whoever takes too long."""
+        self._credit = 0
+        self._has_credit.clear()
+        while self._is_writing and not pusher.done():  # noqa: ASYNC110 - it happens once
+            await asyncio.sleep(LOOK_SECONDS)
+        pusher.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()
+        await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
+        while self.consumer.in_flight and not reader.done() and not self.consumer.closed:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # -- what the listener calls ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The server stops."""
+        if not self._ending.done():
+            self._ending.set_result(None)
+
+    def look(self) -> None:
+        """End if the token does not allow it any more."""
+        try:
+            self._call.require("consume", self.consumer.topic)
+        except PenstockError as error:
+            if not self._ending.done():
+                self._ending.set_result(error)
+
+    def _close(self) -> None:
+        with self._busy:
+            self.close()
+
+    def _lose(self) -> None:
+        with self._busy:
+            self.lose()
+
+    # -- pushing ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, response: pb.SubscribeResponse) -> None:
+        async with self._write_lock:
+            await self._call.context.write(response.SerializeToString())
+
+    async def _push_along(self) -> None:
+        while True:
+            await self._has_credit.wait()
+            found = await self._taking.take(min(max(self._credit, 1), self._most), None)
+            if found:
+                # Some or all of the credit may have been taken back meanwhile.
+                response = await self._give_out(found, lambda: self._credit)
+                self._credit -= len(response.deliveries.messages)
+                if self._credit <= 0:
+                    self._has_credit.clear()
+                if response.deliveries.messages:
+                    await self._write(response)
+                self._is_writing = False
+
+    async def _give_out(self, found: list[Delivery], most: Callable[[], int]) -> pb.SubscribeResponse:
+        """The response that hands out of *found*; the rest goes back, and all of it if the token does not allow it any more."""
+        try:
+            async with self._table:
+                self._call.require("consume", self.consumer.topic)
+                self._is_writing = True
+                end = max(most(), 0)
+                response, left = self._hand(found[:end])
+        except BaseException:
+            _give_back(found)
+            raise
+        _give_back([*left, *found[end:]])
+        return response
+
+    def _begin_fetch(self, request: pb.SubscribeRequest) -> None:
+        if not request.id:
+            raise BadArgument("fetch", "true", "needs an id, by which it is answered")
+        if self._fetching is not None:
+            raise UsageError("one fetch at a time: the last one is not answered yet")
+        count = check_whole_number("max_messages", request.fetch.max_messages, 1, GET_MANY_MAX)
+        wait_s = request.fetch.wait_ms / 1000 if request.fetch.HasField("wait_ms") else None
+        self._fetching = asyncio.create_task(self._fetch(request.id, min(count, PUSH_MESSAGES_MAX), wait_s))
+
+    async def _fetch(self, number: int, count: int, wait_s: float | None) -> None:
+        try:
+            found = await self._taking.take(count, wait_s)
+            response = await self._give_out(found, lambda: count)
+            response.deliveries.id = number
+            self._fetching = None
+            await self._write(response)
+            self._is_writing = False
+        except PenstockError as error:
+            if not self._ending.done():
+                self._ending.set_result(error)
+
+    def _hand(self, deliveries: Sequence[Delivery]) -> tuple[pb.SubscribeResponse, list[Delivery]]:
+        """The response that hands out as many of *deliveries* as one response holds, at least one; and the rest."""
+        bytes_max = self._call.service.settings.push_bytes_max
+        response = pb.SubscribeResponse(deliveries=pb.Deliveries())
+        size = 0
+        for at, delivery in enumerate(deliveries):
+            message, bytes_of_it = to.message_of(delivery)
+            size += bytes_of_it
+            if at and size > bytes_max:
+                # The next time only as many are leased as fit: what goes back costs the group some work.
+                self._most = at
+                return response, list(deliveries[at:])
+            response.deliveries.messages.add(tag=self._next_tag, attempt=delivery.attempt, message=message)
+            self._held[self._next_tag] = delivery
+            self._next_tag += 1
+        if len(self._held) > 2 * self.consumer.in_flight + 1_000:
+            self._forget_expired()
+        if len(deliveries) >= self._most and 2 * size <= bytes_max:
+            self._most = min(2 * self._most, PUSH_MESSAGES_MAX)
+        return response, []
+
+    # -- settling ---------------------------------------------------------------------------------------------------
+
+    async def _read_along(self, first: pb.SubscribeRequest) -> None:
+        call, request = self._call, first
+        while True:
+            await self._handle(request)
+            data = await call.context.read()
+            if data is EOF:
+                return
+            request = parse(pb.SubscribeRequest, data)
+            if request.HasField("start"):
+                raise UsageError("only the first request of Subscribe has `start`")
+
+    async def _handle(self, request: pb.SubscribeRequest) -> None:
+        if request.durable and not request.id:
+            raise BadArgument("durable", "true", "needs an id, by which it is answered")
+        late = 0
+        if request.ack or request.nack or request.extend or request.give_back:
+            async with self._table:
+                self._check_tags(request)
+                late = await asyncio.to_thread(self._settle, request)
+        if request.drop_credit:
+            self._take_credit_back()
+        if request.credit:
+            self._give_credit(request.credit)
+        if request.HasField("fetch") and not self._ending.done():
+            self._begin_fetch(request)
+        if request.id:
+            if request.durable:
+                await asyncio.to_thread(self._call.store.flush)
+            await self._write(pb.SubscribeResponse(settled=pb.Settled(id=request.id, late=late)))
+
+    def _give_credit(self, messages: int) -> None:
+        if self._credit + messages > GET_MANY_MAX:
+            raise BadArgument("credit", shown(messages), f"with what is left it is over {GET_MANY_MAX:,}")
+        if not self._ending.done():
+            self._credit += messages
+            self._has_credit.set()
+
+    def _take_credit_back(self) -> None:
+        self._credit = 0
+        self._has_credit.clear()
+
+    def _check_tags(self, request: pb.SubscribeRequest) -> None:
+        """All tags of a request together are bounded, before any work is done for them."""
+        named = sum(tags.count for tags in request.ack) + sum(tags.count for tags in request.give_back)
+        named += sum(tags.count for one in request.nack for tags in one.tags)
+        named += sum(tags.count for one in request.extend for tags in one.tags)
+        if named > len(self._held) + TAGS_MORE_MAX:
+            raise BadArgument("tags", shown(named), "the request names more deliveries than there are")
+
+    def _settle(self, request: pb.SubscribeRequest) -> int:
+        """Finish what *request* says; returns how many were not this consumer's any more. Waits for the disk."""
+        with self._busy:
+            late = self.ack(_pairs(request.ack))[0] if request.ack else 0
+            for nack in request.nack:
+                delay = nack.delay_ms / 1000 if nack.HasField("delay_ms") else None
+                late += self.nack(_pairs(nack.tags), delay=delay, reason=nack.reason or None, reject=nack.reject)
+            for extend in request.extend:
+                late += self._extend(extend)
+            if request.give_back:
+                self.give_back(_pairs(request.give_back))
+            return late
+
+    def _extend(self, extend: pb.Extend) -> int:
+        seconds = extend.lease_ms / 1000 if extend.HasField("lease_ms") else None
+        late = 0
+        for tag in expand_tags(_pairs(extend.tags), len(self._held)):
+            delivery = self.find(tag)
+            try:
+                if delivery is None:
+                    late += 1
+                else:
+                    delivery.extend(seconds)
+            except LeaseExpired:
+                late += 1
+        return late
+
+
+def _pairs(tags: Iterable[pb.Tags]) -> list[list[int]]:
+    return [[one.first, one.count] for one in tags]
+
+
+def _give_back(deliveries: Iterable[Delivery]) -> None:
+    for delivery in deliveries:
+        with contextlib.suppress(PenstockError):
+            delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
+
+
+def _push_nothing(*_: object) -> None:
+    """This stream pushes by itself, when there is room."""
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """A task that ended while the stream did has nobody else to tell."""
+    if not task.cancelled():
+        task.exception()

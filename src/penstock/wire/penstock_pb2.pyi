@@ -1,0 +1,597 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SyncMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SYNC_MODE_UNSPECIFIED: _ClassVar[SyncMode]
+    SYNC_MODE_ALWAYS: _ClassVar[SyncMode]
+    SYNC_MODE_INTERVAL: _ClassVar[SyncMode]
+    SYNC_MODE_OS: _ClassVar[SyncMode]
+
+class Retain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RETAIN_UNSPECIFIED: _ClassVar[Retain]
+    RETAIN_UNTIL_ACKED: _ClassVar[Retain]
+    RETAIN_ALWAYS: _ClassVar[Retain]
+
+class Reset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESET_UNSPECIFIED: _ClassVar[Reset]
+    RESET_EARLIEST: _ClassVar[Reset]
+    RESET_LATEST: _ClassVar[Reset]
+    RESET_FAIL: _ClassVar[Reset]
+
+class Edge(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EDGE_UNSPECIFIED: _ClassVar[Edge]
+    EDGE_EARLIEST: _ClassVar[Edge]
+    EDGE_LATEST: _ClassVar[Edge]
+SYNC_MODE_UNSPECIFIED: SyncMode
+SYNC_MODE_ALWAYS: SyncMode
+SYNC_MODE_INTERVAL: SyncMode
+SYNC_MODE_OS: SyncMode
+RETAIN_UNSPECIFIED: Retain
+RETAIN_UNTIL_ACKED: Retain
+RETAIN_ALWAYS: Retain
+RESET_UNSPECIFIED: Reset
+RESET_EARLIEST: Reset
+RESET_LATEST: Reset
+RESET_FAIL: Reset
+EDGE_UNSPECIFIED: Edge
+EDGE_EARLIEST: Edge
+EDGE_LATEST: Edge
+
+class Place(_message.Message):
+    __slots__ = ("edge", "offset", "time_us")
+    EDGE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    edge: Edge
+    offset: int
+    time_us: int
+    def __init__(self, edge: _Optional[_Union[Edge, str]] = ..., offset: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class Header(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: bytes
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class NewMessage(_message.Message):
+    __slots__ = ("value", "key", "headers", "timestamp_us", "dedup_key")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_KEY_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    key: bytes
+    headers: _containers.RepeatedCompositeFieldContainer[Header]
+    timestamp_us: int
+    dedup_key: bytes
+    def __init__(self, value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_us: _Optional[int] = ..., dedup_key: _Optional[bytes] = ...) -> None: ...
+
+class Message(_message.Message):
+    __slots__ = ("partition", "offset", "value", "key", "headers", "timestamp_us", "append_time_us", "dedup_key")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_KEY_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    offset: int
+    value: bytes
+    key: bytes
+    headers: _containers.RepeatedCompositeFieldContainer[Header]
+    timestamp_us: int
+    append_time_us: int
+    dedup_key: bytes
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_us: _Optional[int] = ..., append_time_us: _Optional[int] = ..., dedup_key: _Optional[bytes] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "text", "status", "fields")
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    text: str
+    status: int
+    fields: _containers.ScalarMap[str, str]
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., status: _Optional[int] = ..., fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("topic", "messages", "partition", "sync")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
+    partition: int
+    sync: SyncMode
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., partition: _Optional[int] = ..., sync: _Optional[_Union[SyncMode, str]] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("partition", "offset", "duplicate")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    offset: int
+    duplicate: bool
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
+
+class PublishResponse(_message.Message):
+    __slots__ = ("receipts",)
+    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
+    receipts: _containers.RepeatedCompositeFieldContainer[Receipt]
+    def __init__(self, receipts: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+
+class PublishStreamResponse(_message.Message):
+    __slots__ = ("published", "error")
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    published: PublishResponse
+    error: Error
+    def __init__(self, published: _Optional[_Union[PublishResponse, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class SubscribeRequest(_message.Message):
+    __slots__ = ("start", "ack", "nack", "extend", "give_back", "credit", "drop_credit", "id", "durable", "fetch")
+    START_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    NACK_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    DROP_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    start: Subscription
+    ack: _containers.RepeatedCompositeFieldContainer[Tags]
+    nack: _containers.RepeatedCompositeFieldContainer[Nack]
+    extend: _containers.RepeatedCompositeFieldContainer[Extend]
+    give_back: _containers.RepeatedCompositeFieldContainer[Tags]
+    credit: int
+    drop_credit: bool
+    id: int
+    durable: bool
+    fetch: Fetch
+    def __init__(self, start: _Optional[_Union[Subscription, _Mapping]] = ..., ack: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[Nack, _Mapping]]] = ..., extend: _Optional[_Iterable[_Union[Extend, _Mapping]]] = ..., give_back: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., credit: _Optional[int] = ..., drop_credit: bool = ..., id: _Optional[int] = ..., durable: bool = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ...) -> None: ...
+
+class Fetch(_message.Message):
+    __slots__ = ("max_messages", "wait_ms")
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    max_messages: int
+    wait_ms: int
+    def __init__(self, max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class Tags(_message.Message):
+    __slots__ = ("first", "count")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Nack(_message.Message):
+    __slots__ = ("tags", "delay_ms", "reason", "reject")
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REJECT_FIELD_NUMBER: _ClassVar[int]
+    tags: _containers.RepeatedCompositeFieldContainer[Tags]
+    delay_ms: int
+    reason: str
+    reject: bool
+    def __init__(self, tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ..., reject: bool = ...) -> None: ...
+
+class Extend(_message.Message):
+    __slots__ = ("tags", "lease_ms")
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    tags: _containers.RepeatedCompositeFieldContainer[Tags]
+    lease_ms: int
+    def __init__(self, tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("topic", "group", "prefetch", "prefetch_bytes", "concurrency", "start", "lease_ms", "max_deliveries", "ordered", "reset", "backoff_ms", "backoff_max_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    prefetch: int
+    prefetch_bytes: int
+    concurrency: int
+    start: Place
+    lease_ms: int
+    max_deliveries: int
+    ordered: bool
+    reset: Reset
+    backoff_ms: int
+    backoff_max_ms: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., prefetch: _Optional[int] = ..., prefetch_bytes: _Optional[int] = ..., concurrency: _Optional[int] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., lease_ms: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., ordered: bool = ..., reset: _Optional[_Union[Reset, str]] = ..., backoff_ms: _Optional[int] = ..., backoff_max_ms: _Optional[int] = ...) -> None: ...
+
+class SubscribeResponse(_message.Message):
+    __slots__ = ("started", "deliveries", "settled", "closing")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
+    started: Started
+    deliveries: Deliveries
+    settled: Settled
+    closing: Closing
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., deliveries: _Optional[_Union[Deliveries, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
+
+class Started(_message.Message):
+    __slots__ = ("partitions", "settings")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    partitions: int
+    settings: GroupSettings
+    def __init__(self, partitions: _Optional[int] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ...) -> None: ...
+
+class Deliveries(_message.Message):
+    __slots__ = ("messages", "id")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Delivery]
+    id: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., id: _Optional[int] = ...) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("tag", "attempt", "message")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    tag: int
+    attempt: int
+    message: Message
+    def __init__(self, tag: _Optional[int] = ..., attempt: _Optional[int] = ..., message: _Optional[_Union[Message, _Mapping]] = ...) -> None: ...
+
+class Settled(_message.Message):
+    __slots__ = ("id", "late")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    late: int
+    def __init__(self, id: _Optional[int] = ..., late: _Optional[int] = ...) -> None: ...
+
+class Closing(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("topic", "group", "partition", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class CommitResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("topic", "partition", "start", "end", "max_messages")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    start: Place
+    end: Place
+    max_messages: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., end: _Optional[_Union[Place, _Mapping]] = ..., max_messages: _Optional[int] = ...) -> None: ...
+
+class ReadResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+
+class TopicSettings(_message.Message):
+    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes")
+    SYNC_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    sync: SyncMode
+    segment_bytes: int
+    segment_messages: int
+    segment_age_ms: int
+    max_message_bytes: int
+    dedup_window_ms: int
+    retain: Retain
+    retention_age_ms: int
+    retention_bytes: int
+    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
+
+class GroupSettings(_message.Message):
+    __slots__ = ("ordered", "lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms", "reset")
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    ordered: bool
+    lease_ms: int
+    max_deliveries: int
+    backoff_ms: int
+    backoff_max_ms: int
+    reset: Reset
+    def __init__(self, ordered: bool = ..., lease_ms: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., backoff_ms: _Optional[int] = ..., backoff_max_ms: _Optional[int] = ..., reset: _Optional[_Union[Reset, str]] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("name", "id", "partitions", "settings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: str
+    partitions: int
+    settings: TopicSettings
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partitions: _Optional[int] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("name", "partitions", "settings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    settings: TopicSettings
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
+
+class GetTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class GetTopicResponse(_message.Message):
+    __slots__ = ("topic", "starts", "ends")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RetainRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class RetainResponse(_message.Message):
+    __slots__ = ("segments", "bytes")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    bytes: int
+    def __init__(self, segments: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("topic", "name", "settings")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    name: str
+    settings: GroupSettings
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("topic", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SeekRequest(_message.Message):
+    __slots__ = ("topic", "group", "to", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    to: Place
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., to: _Optional[_Union[Place, _Mapping]] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class SeekResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class GetStatsResponse(_message.Message):
+    __slots__ = ("topics", "commits", "failure")
+    class TopicsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TopicStats
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TopicStats, _Mapping]] = ...) -> None: ...
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.MessageMap[str, TopicStats]
+    commits: int
+    failure: str
+    def __init__(self, topics: _Optional[_Mapping[str, TopicStats]] = ..., commits: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class TopicStats(_message.Message):
+    __slots__ = ("messages", "published", "starts", "ends", "dedup_evicted", "groups")
+    class GroupsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: GroupStats
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[GroupStats, _Mapping]] = ...) -> None: ...
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_EVICTED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    published: int
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    dedup_evicted: int
+    groups: _containers.MessageMap[str, GroupStats]
+    def __init__(self, messages: _Optional[int] = ..., published: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., dedup_evicted: _Optional[int] = ..., groups: _Optional[_Mapping[str, GroupStats]] = ...) -> None: ...
+
+class GroupStats(_message.Message):
+    __slots__ = ("lag", "in_flight", "retrying", "members", "positions", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered", "skipped", "lost")
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    ACKED_FIELD_NUMBER: _ClassVar[int]
+    NACKED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_LEASES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    lag: int
+    in_flight: int
+    retrying: int
+    members: int
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    delivered: int
+    redelivered: int
+    acked: int
+    nacked: int
+    expired_leases: int
+    dead_lettered: int
+    skipped: int
+    lost: int
+    def __init__(self, lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., retrying: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., delivered: _Optional[int] = ..., redelivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., expired_leases: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("topic", "max_messages", "start")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    max_messages: int
+    start: int
+    def __init__(self, topic: _Optional[str] = ..., max_messages: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("messages", "count")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    count: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ChooseDeadLettersRequest(_message.Message):
+    __slots__ = ("topic", "offsets", "all")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    offsets: Offsets
+    all: bool
+    def __init__(self, topic: _Optional[str] = ..., offsets: _Optional[_Union[Offsets, _Mapping]] = ..., all: bool = ...) -> None: ...
+
+class Offsets(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeadLettersResponse(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,25 @@
+"""The suite over gRPC: publishing, leases, groups, moving them, dead letters, reading and topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import (
+    test_dead_letters,
+    test_deduplication,
+    test_groups,
+    test_leases,
+    test_ordered_groups,
+    test_publishing,
+    test_reading,
+    test_topics,
+)
+from tests.conformance.test_over_grpc import backend_type, collect
+
+__all__ = ["backend_type"]
+pytestmark = pytest.mark.long
+MODULES = (
+    test_dead_letters, test_deduplication, test_groups, test_leases, test_ordered_groups, test_publishing, test_reading, test_topics,
+)  # fmt: skip
+for _module in MODULES:
+    globals().update(collect(_module))

@@ -1,0 +1,494 @@
+"""
+The face of a store over the generated stub, for the conformance suite only: what a careful client would do with the proto.
+
+Calls that the proto does not have skip the test that makes them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import itertools
+import queue
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from penstock.arguments import check_moment_us, check_seconds, check_whole_number, shown
+from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
+from penstock.settings import GroupSettings, TopicSettings
+from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.store import GroupInfo, Retained, TopicInfo
+from penstock.topics.message import Headers
+from penstock.topics.receipt import Receipt
+from penstock.values import SyncMode
+from penstock.wire import penstock_pb2 as pb
+from penstock.wire.failures import _BY_CODE
+from penstock.wire.penstock_pb2_grpc import AdminStub, PenstockStub
+from tests.grpc.running import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+SYNCS = {"always": pb.SYNC_MODE_ALWAYS, "interval": pb.SYNC_MODE_INTERVAL, "os": pb.SYNC_MODE_OS}
+RETAINS = {"until_acked": pb.RETAIN_UNTIL_ACKED, "always": pb.RETAIN_ALWAYS}
+RESETS = {"earliest": pb.RESET_EARLIEST, "latest": pb.RESET_LATEST, "fail": pb.RESET_FAIL}
+EDGES = {"earliest": pb.EDGE_EARLIEST, "latest": pb.EDGE_LATEST}
+
+
+def no_such_call(what: str) -> NoReturn:
+    """Leave out a test that asks for what the proto does not have."""
+    pytest.skip(f"no such call over gRPC: {what}")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Statuses as the errors that they tell of; what Python cannot put into a message leaves the test out."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_of(error) from None
+    except (TypeError, ValueError) as error:
+        no_such_call(f"the proto cannot say it: {error}")
+
+
+def error_of(error: grpc.RpcError) -> PenstockError:
+    details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    if details is None:
+        raise error
+    info = ErrorInfo()
+    Status.FromString(details).details[0].Unpack(info)
+    kind = _BY_CODE[info.reason]
+    arguments: list[Any] = []
+    if "__init__" not in vars(kind):
+        return kind(error.details())
+    for parameter in inspect.signature(kind).parameters.values():
+        text = info.metadata.get(parameter.name)
+        arguments.append(int(text) if text is not None and str(parameter.annotation).startswith("int") else text)
+    return kind(*arguments)
+
+
+def place(name: str, where: Any) -> pb.Place:
+    if isinstance(where, dt.datetime):
+        return pb.Place(time_us=check_moment_us(name, where))
+    if isinstance(where, str) and where in EDGES:
+        return pb.Place(edge=EDGES[where])
+    if isinstance(where, bool) or not isinstance(where, int) or where < 0:
+        no_such_call(f"a place {where!r}")
+    return pb.Place(offset=where)
+
+
+def _ms(name: str, seconds: Any) -> int:
+    return round(check_seconds(name, seconds, 0, 1e9) * 1000)
+
+
+def _bytes(data: Any) -> Any:
+    return data.encode() if isinstance(data, str) else bytes(data) if isinstance(data, (bytearray, memoryview)) else data
+
+
+def _pairs(headers: Any) -> list[pb.Header]:
+    found = headers.items() if hasattr(headers, "items") else headers or ()
+    return [pb.Header(name=name, value=_bytes(value)) for name, value in found]
+
+
+class GrpcMessage:
+    """A message that was read."""
+
+    def __init__(self, topic: str, message: pb.Message) -> None:
+        self.topic, self.partition, self.offset = topic, message.partition, message.offset
+        self.value = message.value if message.HasField("value") else None
+        self.key = message.key if message.HasField("key") else None
+        self.dedup_key = message.dedup_key if message.HasField("dedup_key") else None
+        self.headers = Headers((one.name, one.value) for one in message.headers)
+        self.timestamp_us, self.append_time_us = message.timestamp_us, message.append_time_us
+
+    @property
+    def timestamp(self) -> dt.datetime:
+        return EPOCH + dt.timedelta(microseconds=self.timestamp_us)
+
+    def ack(self, *, wait: bool = False) -> None:
+        raise UsageError("read without a group")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("nack", "reject", "extend"):
+            return self.ack
+        raise AttributeError(name)
+
+
+class GrpcDelivery(GrpcMessage):
+    """A message that was delivered."""
+
+    def __init__(self, consumer: GrpcConsumer, delivery: pb.Delivery) -> None:
+        super().__init__(consumer.topic, delivery.message)
+        self.attempt, self.group = delivery.attempt, consumer.group
+        self._tags = [pb.Tags(first=delivery.tag, count=1)]
+        self._consumer = consumer
+
+    def _settle(self, **fields: Any) -> None:
+        if self._consumer.settle(**fields):
+            raise LeaseExpired(self.topic, self.partition, self.offset)
+
+    def ack(self, *, wait: bool = False) -> None:
+        self._settle(ack=self._tags, durable=wait)
+
+    def nack(self, *, delay: Any = None, reason: Any = None, reject: bool = False) -> None:
+        text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
+        delay_ms = None if delay is None else _ms("delay", delay)
+        with translated():
+            nack = pb.Nack(tags=self._tags, delay_ms=delay_ms, reason=text, reject=reject)
+        self._settle(nack=[nack])
+
+    def reject(self, reason: Any = None) -> None:
+        self.nack(reason=reason, reject=True)
+
+    def extend(self, seconds: Any = None) -> None:
+        self._settle(extend=[pb.Extend(tags=self._tags, lease_ms=None if seconds is None else _ms("seconds", seconds))])
+
+    def __enter__(self) -> Self:
+        no_such_call("a block that keeps its lease")
+
+    def __exit__(self, *error: object) -> None:
+        raise AssertionError
+
+
+class GrpcConsumer:
+    """A Subscribe stream that fetches."""
+
+    def __init__(self, stub: PenstockStub, topic: str, group: str, options: dict[str, Any]) -> None:
+        self.topic, self.group = topic, group
+        self._requests: queue.SimpleQueue[pb.SubscribeRequest | None] = queue.SimpleQueue()
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.closed = False
+        with translated():
+            start = pb.Subscription(topic=topic, group=group, **_subscription(options))
+            self._requests.put(pb.SubscribeRequest(start=start))
+            self._call = stub.Subscribe(iter(self._requests.get, None))
+            started = next(self._call).started
+        self.ordered, self._partitions = started.settings.ordered, started.partitions
+        self._stub = stub
+
+    def _ask(self, **fields: Any) -> tuple[pb.Settled, list[pb.Delivery]]:
+        """Send a request, and wait for its answer, and for that of its fetch."""
+        with self._lock, translated():
+            if self.closed:
+                raise Closed(f"the consumer of {self.topic}/{self.group}")
+            number = next(self._numbers)
+            self._requests.put(pb.SubscribeRequest(id=number, **fields))
+            settled: pb.Settled | None = None
+            found: list[pb.Delivery] | None = None if "fetch" in fields else []
+            while settled is None or found is None:
+                response = next(self._call)
+                if response.WhichOneof("event") == "settled":
+                    settled = response.settled
+                else:
+                    assert response.deliveries.id == number
+                    found = list(response.deliveries.messages)
+            return settled, found
+
+    def get_many(self, count: int, timeout: Any = None) -> list[GrpcDelivery]:
+        check_whole_number("count", count, 1, 1_000_000)
+        wait_ms = None if timeout is None else _ms("timeout", timeout)
+        _, found = self._ask(fetch=pb.Fetch(max_messages=count, wait_ms=wait_ms))
+        return [GrpcDelivery(self, one) for one in found]
+
+    def get(self, timeout: Any = None) -> GrpcDelivery | None:
+        return next(iter(self.get_many(1, timeout)), None)
+
+    def settle(self, **fields: Any) -> int:
+        try:
+            return self._ask(**fields)[0].late
+        except Closed:
+            return 1
+
+    def ack(self, messages: Any, *, wait: bool = False) -> None:
+        chosen = self._own(messages)
+        late = self.settle(ack=[tag for one in chosen for tag in one._tags], durable=wait) if chosen else 0
+        if late:
+            raise LeaseExpired(self.topic, chosen[0].partition, chosen[0].offset, late)
+
+    def nack(self, messages: Any, *, delay: Any = None, reason: Any = None) -> None:
+        for one in self._own(messages):
+            one.nack(delay=delay, reason=reason)
+
+    def reject(self, message: Any, reason: Any = None) -> None:
+        self._own(message)[0].reject(reason)
+
+    def extend(self, message: Any, seconds: Any = None) -> None:
+        self._own(message)[0].extend(seconds)
+
+    def _own(self, messages: Any) -> list[GrpcDelivery]:
+        chosen = messages if isinstance(messages, (list, tuple)) else [messages]
+        for one in chosen:
+            if not isinstance(one, GrpcDelivery):
+                raise BadArgument("message", shown(one), "was not delivered")
+            if one._consumer is not self:
+                no_such_call("finishing what another stream got")
+        return list(chosen)
+
+    def __getattr__(self, name: str) -> Any:
+        no_such_call(f"consumer.{name}")
+
+    def commit(self, position: Any, partition: Any = None) -> None:
+        if isinstance(position, GrpcDelivery):
+            self._own(position)
+            position, partition = position.offset + 1, position.partition
+        elif partition is None and self._partitions > 1:
+            no_such_call("a commit without a partition")
+        with translated():
+            self._stub.Commit(pb.CommitRequest(topic=self.topic, group=self.group, partition=partition or 0, offset=position))
+
+    def flush(self) -> None:
+        self._ask(durable=True)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._requests.put(None)
+            try:
+                for _ in self._call:
+                    pass
+            except grpc.RpcError:
+                return  # it had ended already
+
+    def __iter__(self) -> Iterator[GrpcDelivery]:
+        while True:
+            message = self.get()
+            if message is not None:
+                yield message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _subscription(options: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in ("lease", "backoff", "backoff_max"):
+            found[f"{name}_ms"] = _ms(name, value)
+        elif name == "reset":
+            found[name] = RESETS.get(value, pb.RESET_UNSPECIFIED)
+        elif name == "start":
+            found[name] = place(name, value)
+        else:
+            found[name] = value
+    return found
+
+
+class GrpcDeadLetters:
+    """The dead letters of a topic."""
+
+    def __init__(self, store: GrpcStore, topic: str) -> None:
+        self._store, self._topic = store, topic
+        len(self)
+
+    def _page(self, start: int) -> pb.ListDeadLettersResponse:
+        with translated():
+            request = pb.ListDeadLettersRequest(topic=self._topic, max_messages=1_000, start=start)
+            return self._store.admin.ListDeadLetters(request)  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return self._page(0).count
+
+    def __iter__(self) -> Iterator[GrpcMessage]:
+        start = 0
+        while messages := self._page(start).messages:
+            for one in messages:
+                yield GrpcMessage(f"{self._topic}.dlq", one)
+            start = messages[-1].offset + 1
+
+    def list(self, max_messages: int | None = None) -> list[GrpcMessage]:
+        return [*itertools.islice(self, max_messages)]
+
+    def _choose(self, choose: Any, offsets: Iterable[int] | None) -> pb.ChooseDeadLettersRequest:
+        if choose is None and offsets is None:
+            return pb.ChooseDeadLettersRequest(topic=self._topic, all=True)
+        wanted = None if offsets is None else set(offsets)
+        chosen = [one.offset for one in self if (choose is None or choose(one)) and (wanted is None or one.offset in wanted)]
+        return pb.ChooseDeadLettersRequest(topic=self._topic, offsets=pb.Offsets(offsets=chosen))
+
+    def replay(self, filter: Any = None, offsets: Any = None) -> int:  # noqa: A002
+        with translated():
+            return int(self._store.admin.ReplayDeadLetters(self._choose(filter, offsets)).count)
+
+    def discard(self, filter: Any = None, offsets: Any = None) -> int:  # noqa: A002
+        with translated():
+            return int(self._store.admin.DiscardDeadLetters(self._choose(filter, offsets)).count)
+
+
+class GrpcStore:
+    """A store behind a gRPC server."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.insecure_channel(
+            target, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+        )
+        self.stub, self.admin = PenstockStub(self._channel), AdminStub(self._channel)
+        self._consumers: list[GrpcConsumer] = []
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, *, partitions: int = 1, **settings: Any) -> TopicInfo:
+        chosen: dict[str, Any] = {}
+        for key, value in settings.items():
+            if key in ("segment_age", "dedup_window", "retention_age"):
+                chosen[f"{key}_ms"] = _ms(key, value)
+            elif key == "sync":
+                chosen[key] = SYNCS.get(getattr(value, "value", value), pb.SYNC_MODE_UNSPECIFIED)
+            elif key == "retain":
+                chosen[key] = RETAINS.get(value, pb.RETAIN_UNSPECIFIED)
+            else:
+                chosen[key] = value
+        with translated():
+            request = pb.CreateTopicRequest(name=name, partitions=partitions, settings=pb.TopicSettings(**chosen))
+            return _topic(self.admin.CreateTopic(request))
+
+    def topics(self) -> list[TopicInfo]:
+        return [_topic(one) for one in self.admin.ListTopics(pb.ListTopicsRequest()).topics]
+
+    def topic(self, name: str) -> TopicInfo:
+        with translated():
+            return _topic(self.admin.GetTopic(pb.GetTopicRequest(topic=name)).topic)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        with translated():
+            return dict(enumerate(self.admin.GetTopic(pb.GetTopicRequest(topic=topic)).ends))
+
+    def retain(self, topic: str | None = None) -> Retained:
+        names = [info.name for info in self.topics()] if topic is None else [topic]
+        with translated():
+            answers = [self.admin.Retain(pb.RetainRequest(topic=name)) for name in names]
+        return Retained(sum(one.segments for one in answers), sum(one.bytes for one in answers))
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: str, value: Any, **options: Any) -> Receipt:
+        columns = {"key": "keys", "headers": "headers", "timestamp": "timestamps", "dedup_key": "dedup_keys"}
+        given = {columns.get(name, name): [one] if name in columns else one for name, one in options.items()}
+        return self.publish_many(topic, [value], **given)[0]
+
+    def publish_many(
+        self, topic: str, values: Any, *, keys: Any = None, headers: Any = None, partition: Any = None, timestamps: Any = None,
+        dedup_keys: Any = None, sync: Any = None,
+    ) -> list[Receipt]:  # fmt: skip
+        if len(values) == 0:
+            no_such_call("publishing nothing")
+        with translated():
+            request = pb.PublishRequest(topic=topic, partition=partition)
+            if sync is not None:
+                request.sync = SYNCS.get(getattr(sync, "value", sync), pb.SYNC_MODE_UNSPECIFIED)
+            nothing = [None] * len(values)
+            for value, key, pairs, moment, dedup in zip(
+                values, keys or nothing, headers or nothing, timestamps or nothing, dedup_keys or nothing, strict=True
+            ):
+                time_us = None if moment is None else check_moment_us("timestamp", moment)
+                request.messages.add(
+                    value=value if isinstance(value, str) else _bytes(value), key=_bytes(key), headers=_pairs(pairs),
+                    timestamp_us=time_us, dedup_key=_bytes(dedup),
+                )  # fmt: skip
+            found = self.stub.Publish(request, timeout=PATIENCE).receipts
+        return [Receipt(topic, one.partition, one.offset, one.duplicate) for one in found]
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, group: str, **options: Any) -> GrpcConsumer:
+        consumer = GrpcConsumer(self.stub, topic, group, options)
+        self._consumers.append(consumer)
+        return consumer
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        names = [info.name for info in self.topics()] if topic is None else [topic]
+        with translated():
+            found = [one for name in names for one in self.admin.ListGroups(pb.ListGroupsRequest(topic=name)).groups]
+        return [GroupInfo(one.topic, one.name, _group_settings(one.settings)) for one in found]
+
+    def delete_group(self, topic: str, group: str) -> None:
+        with translated():
+            self.admin.DeleteGroup(pb.DeleteGroupRequest(topic=topic, group=group))
+
+    def seek(self, topic: str, group: str, to: Any, *, partition: int | None = None) -> None:
+        if hasattr(to, "items"):
+            no_such_call("moving partitions to different places at once")
+        with translated():
+            self.admin.Seek(pb.SeekRequest(topic=topic, group=group, to=place("to", to), partition=partition))
+
+    def dead_letters(self, topic: str) -> GrpcDeadLetters:
+        return GrpcDeadLetters(self, topic)
+
+    def read(
+        self, topic: str, partition: Any = None, *, start: Any = "earliest", end: Any = None, max_messages: Any = None
+    ) -> Iterator[GrpcMessage]:
+        with translated():
+            request = pb.ReadRequest(
+                topic=topic, partition=partition, start=place("start", start), end=None if end is None else place("end", end),
+                max_messages=max_messages,
+            )  # fmt: skip
+            pages = list(self.stub.Read(request))
+        return iter([GrpcMessage(topic, one) for page in pages for one in page.messages])
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def stats(self) -> StoreStats:
+        found = self.admin.GetStats(pb.GetStatsRequest())
+        topics = {name: _topic_stats(found.topics[name]) for name in sorted(found.topics)}
+        return StoreStats("", topics, found.commits, found.failure if found.HasField("failure") else None)
+
+    def flush(self) -> None:
+        for consumer in self._consumers:
+            if not consumer.closed:
+                consumer.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        no_such_call(f"store.{name}")
+
+    def close(self) -> None:
+        for consumer in self._consumers:
+            consumer.close()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _word(words: dict[str, Any], number: int) -> str:
+    return next(word for word, one in words.items() if one == number)
+
+
+def _topic(topic: pb.Topic) -> TopicInfo:
+    settings = {field.name: value for field, value in topic.settings.ListFields()}
+    settings["sync"] = SyncMode(_word(SYNCS, topic.settings.sync))
+    settings["retain"] = _word(RETAINS, topic.settings.retain)
+    return TopicInfo(topic.name, bytes.fromhex(topic.id), topic.partitions, TopicSettings(**settings))
+
+
+def _group_settings(settings: pb.GroupSettings) -> GroupSettings:
+    names = ("ordered", "lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms")
+    return GroupSettings(reset=_word(RESETS, settings.reset), **{name: getattr(settings, name) for name in names})
+
+
+def _topic_stats(topic: pb.TopicStats) -> TopicStats:
+    groups = {name: _group_stats(topic.groups[name]) for name in sorted(topic.groups)}
+    return TopicStats(
+        len(topic.ends), topic.messages, topic.published, dict(enumerate(topic.starts)), dict(enumerate(topic.ends)),
+        topic.dedup_evicted, groups,
+    )  # fmt: skip
+
+
+def _group_stats(group: pb.GroupStats) -> GroupStats:
+    names = ("lag", "in_flight", "retrying", "members", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered",
+             "skipped", "lost")  # fmt: skip
+    return GroupStats(positions=dict(enumerate(group.positions)), **{name: getattr(group, name) for name in names})

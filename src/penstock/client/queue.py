@@ -8,8 +8,9 @@ however long that takes.
 
 On a server any number of processes share a queue: an item goes to one of them, and sizes and `join` are about all of them. What a
 process has got stays with it as long as its connection lives, a day at most; when the connection was lost it comes again, to anybody,
-and `task_done` for it raises `LeaseExpired`. A bounded queue looks before each put how full it is, so processes that put in the
-same moment may go over the bound by what they put in it; threads of one process never do.
+and `task_done` for it raises `LeaseExpired`. A server lets a process hold about 64 MiB of items that are not done: then `get` finds
+nothing until one is. A bounded queue looks before each put how full it is, so processes that put in the same moment may go over the
+bound by what they put in it; threads of one process never do.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ GROUPS = ("even", "odd")
 PRODUCERS = ("native", "many", "aio", "many", "http", "http", "http", "http")
 CONSUMERS = ("native", "native", "pushed", "aio", "http", "http", "http", "http")
 """Which client each of them is; the groups take turns. `many` is a producer with many batches on their way."""
-BACKLOG_MAX = 1_000
+BACKLOG_MAX = 2_000
 
 
 class Arena:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-LOSSY_S = 8.0
+LOSSY_S = 6.0
 
 
 def test_a_network_that_loses_packets_loses_and_doubles_no_messages(

@@ -26,7 +26,7 @@ def test_a_server_that_is_killed_a_hundred_times_loses_and_doubles_nothing(
     with Arena(tmp_path, seed) as arena:
         arena.begin()
         for _ in range(KILLS):
-            time.sleep(rng.uniform(0.0, 0.3))
+            time.sleep(rng.uniform(0.0, 0.25))
             arena.kill()
             arena.check()
         arena.stop_producing()
@@ -34,5 +34,5 @@ def test_a_server_that_is_killed_a_hundred_times_loses_and_doubles_nothing(
         counts = {"kills": KILLS, **arena.judge()}
     print(counts)
     record_property("server kills", counts)
-    assert counts["acked"] > 20 * KILLS
+    assert counts["acked"] > 5 * KILLS
     assert counts["dead_letters"]

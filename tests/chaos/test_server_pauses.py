@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-PAUSES = 10
-STOPS = 6
+PAUSES = 8
+STOPS = 5
 STOP_SECONDS_MAX = 15.0
 
 
@@ -51,7 +51,7 @@ def test_clients_of_a_server_that_stands_still_wait_or_are_told_and_nothing_is_l
         counts = {"pauses": PAUSES, **arena.judge()}
     print(counts)
     record_property("server pauses", counts)
-    assert counts["acked"] > 500
+    assert counts["acked"] > 200
 
 
 def test_a_server_that_is_stopped_under_load_loses_and_doubles_nothing(

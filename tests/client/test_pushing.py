@@ -252,7 +252,7 @@ def test_big_messages_are_counted_once_as_delivered(served: Served) -> None:
     served.store.create_topic("orders")
     served.store.publish_many("orders", [bytes(100_000)] * 60)
     raw = served.raw()
-    handle = subscribe(raw, prefetch=1_000)
+    handle = subscribe(raw, prefetch=1_000, prefetch_bytes=1 << 24)
     raw.send(Call.CREDIT, {"consumer": handle, "messages": 60})
     assert pushed(raw, 0.5) == 60
     assert served.store.stats().topics["orders"].groups["workers"].delivered == 60

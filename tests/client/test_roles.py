@@ -94,7 +94,7 @@ def test_pushes_that_nobody_waits_for_are_read(served: Served) -> None:
     """Else a server that cannot send would not read either, and who sends would wait for ever."""
     client = served.client()
     client.create_topic("orders", max_message_bytes=1 << 21)
-    consumer = client.subscribe("orders", "workers", prefetch=100)
+    consumer = client.subscribe("orders", "workers", prefetch=100, prefetch_bytes=1 << 26)
     for _ in range(40):
         served.store.publish("orders", bytes(1 << 20))
     message = next(iter(consumer))  # from now on megabytes are on their way

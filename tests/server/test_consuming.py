@@ -54,6 +54,13 @@ def test_what_is_acked_is_done_and_the_rest_stays(filled: Running, http: httpx.C
     assert group(filled).lag == 1
 
 
+def test_a_poll_leases_what_it_asks_for(filled: Running, http: httpx.Client) -> None:
+    """What is leased when a server dies is suspected of its death, so a client that may hold much must not have all of it."""
+    receive(http, max=1)
+    (opened,) = filled.listener.context.consumers._clients.values()
+    assert opened.result().consumer.sync._member.buffered == 0
+
+
 def test_a_poll_is_woken_by_a_publish(filled: Running, http: httpx.Client) -> None:
     receive(http, max=3)
     with ThreadPoolExecutor() as pool:

@@ -82,6 +82,11 @@ class Worker:
         )  # fmt: skip
         self.answer()
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
     def ask(self, do: str, **fields: Any) -> None:
         """Let it begin."""
         assert self._process.stdin is not None

@@ -45,15 +45,15 @@ class Running:
     def __init__(self, name: str, port: int, processes: list[subprocess.Popen[bytes]]) -> None:
         self.name = name
         self.port = port
-        self._processes = processes
+        self.processes = processes
 
     def send_signal(self, number: int) -> None:
         """Tell the server something."""
-        self._processes[-1].send_signal(number)
+        self.processes[-1].send_signal(number)
 
     def stop(self) -> None:
         """End it in order, and by force what does not end; the one that was started last ends first."""
-        for process in reversed(self._processes):
+        for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(STOP_SECONDS)

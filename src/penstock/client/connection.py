@@ -384,6 +384,7 @@ class Connection:
             self._soon.pop(work, None)
             if work():
                 self._soon[work] = None
+                self._soon_wake.set()  # its thread may have seen that there was nothing
 
     def _run_soon(self) -> None:
         while not self._closed:

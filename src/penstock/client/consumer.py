@@ -552,6 +552,7 @@ class RemoteConsumer:
             return
         try:
             if not self._connection.closed:
+                self._send_acks()
                 handle, generation = self._place()
                 self._connection.call(
                     Call.UNSUBSCRIBE, {"consumer": handle}, resend=False, lost=ConnectionLost(_LOST), generation=generation

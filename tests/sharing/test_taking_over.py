@@ -19,7 +19,7 @@ from penstock.files import RealLock
 from penstock.server import helper
 from penstock.sharing.door import SocketDoor
 from penstock.sharing.names import SOCKET_NAME, STARTING_NAME
-from tests.sharing.processes import SETTINGS, end_helper, eventually, owner_of, program
+from tests.sharing.processes import SETTINGS, eventually, owner_of, program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,12 +188,11 @@ def test_a_folder_that_was_removed_is_told_so(path: Path, tmp_path: Path) -> Non
         assert owner.hear() == "open"
         with penstock.open(path, **SETTINGS) as store:
             store.publish("t", b"x")
-            owner.kill()
             path.rename(tmp_path / "away")
+            owner.kill()
             with pytest.raises(StoreNotFound):
                 store.topics()
     assert not path.exists()
-    end_helper(tmp_path / "away")  # if it began before
 
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:

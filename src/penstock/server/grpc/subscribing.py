@@ -35,7 +35,7 @@ from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire import penstock_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.groups.delivery import Delivery
     from penstock.server.grpc.service import Call
@@ -87,10 +87,10 @@ class SubscribeStream(Subscription):
         self._write_lock = asyncio.Lock()
         self._table = asyncio.Lock()
         self._busy = threading.Lock()
-        self._is_writing = False
+        self._writing = 0
         self._fetching: asyncio.Task[None] | None = None
         self._most = PUSH_MESSAGES_MAX
-        self._ending: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+        self._ending: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     async def run(self, first: pb.SubscribeRequest) -> None:
         """Serve until one side ends it; what the client has not finished then goes back."""
@@ -121,7 +121,7 @@ class SubscribeStream(Subscription):
                     task.result()
             # Only the reader ends without an error: the client has closed its side. Or it was cancelled, which looks the same at first, but
             # then nothing can be written any more.
-            pusher.cancel()
+            await self._stop_pushing(pusher)
             await asyncio.sleep(EOF_SECONDS)
             await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the client has closed its side")))
             orderly = True
@@ -136,16 +136,19 @@ class SubscribeStream(Subscription):
 
     async def _finish(self, reader: asyncio.Task[None], pusher: asyncio.Task[None]) -> None:
         """Push no more, and let the client finish what it has. The listener cancels whoever takes too long."""
-        self._credit = 0
-        self._has_credit.clear()
-        while self._is_writing and not pusher.done():  # noqa: ASYNC110 - it happens once
+        await self._stop_pushing(pusher)
+        await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
+        while self.consumer.in_flight and not reader.done() and not self.consumer.closed:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _stop_pushing(self, pusher: asyncio.Task[None]) -> None:
+        """Lease no more. What is handed out is written first, else its client could not finish it; and gRPC takes one write at a time."""
+        self._take_credit_back()
+        while self._writing and not pusher.done():  # noqa: ASYNC110 - it happens once
             await asyncio.sleep(LOOK_SECONDS)
         pusher.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
-        await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
-        while self.consumer.in_flight and not reader.done() and not self.consumer.closed:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
 
     # -- what the listener calls ------------------------------------------------------------------------------------
 
@@ -181,28 +184,39 @@ class SubscribeStream(Subscription):
             await self._has_credit.wait()
             found = await self._taking.take(min(max(self._credit, 1), self._most), None)
             if found:
-                # Some or all of the credit may have been taken back meanwhile.
-                response = await self._give_out(found, lambda: self._credit)
-                self._credit -= len(response.deliveries.messages)
-                if self._credit <= 0:
-                    self._has_credit.clear()
-                if response.deliveries.messages:
-                    await self._write(response)
-                self._is_writing = False
+                await self._give_out(found, 0)
 
-    async def _give_out(self, found: list[Delivery], most: Callable[[], int]) -> pb.SubscribeResponse:
-        """The response that hands out of *found*; the rest goes back, and all of it if the token does not allow it any more."""
+    async def _give_out(self, found: list[Delivery], number: int) -> None:
+        """
+        Write what one response holds of *found*, with the *number* of the fetch that it answers; 0 pushes, and uses credit up.
+
+        The rest goes back, and all of it if the token does not allow it any more.
+        """
+        self._writing += 1
         try:
-            async with self._table:
-                self._call.require("consume", self.consumer.topic)
-                self._is_writing = True
-                end = max(most(), 0)
-                response, left = self._hand(found[:end])
-        except BaseException:
-            _give_back(found)
-            raise
-        _give_back([*left, *found[end:]])
-        return response
+            try:
+                async with self._table:
+                    self._call.require("consume", self.consumer.topic)
+                    # Some or all of the credit may have been taken back meanwhile.
+                    end = len(found) if number else min(self._credit, len(found))
+                    response, left = self._hand(found[:end])
+            except BaseException:
+                _give_back(found)
+                raise
+            _give_back([*left, *found[end:]])
+            response.deliveries.id = number
+            handed = len(response.deliveries.messages)
+            if number:
+                self._fetching = None
+            else:
+                # Before it is written: while that waits, the client may take credit back and give new.
+                self._credit -= handed
+                if not self._credit:
+                    self._has_credit.clear()
+            if number or handed:
+                await self._write(response)
+        finally:
+            self._writing -= 1
 
     def _begin_fetch(self, request: pb.SubscribeRequest) -> None:
         if not request.id:
@@ -212,16 +226,12 @@ class SubscribeStream(Subscription):
         count = check_whole_number("max_messages", request.fetch.max_messages, 1, GET_MANY_MAX)
         wait_s = request.fetch.wait_ms / 1000 if request.fetch.HasField("wait_ms") else None
         self._fetching = asyncio.create_task(self._fetch(request.id, min(count, PUSH_MESSAGES_MAX), wait_s))
+        self._fetching.add_done_callback(_heard)
 
     async def _fetch(self, number: int, count: int, wait_s: float | None) -> None:
         try:
-            found = await self._taking.take(count, wait_s)
-            response = await self._give_out(found, lambda: count)
-            response.deliveries.id = number
-            self._fetching = None
-            await self._write(response)
-            self._is_writing = False
-        except PenstockError as error:
+            await self._give_out(await self._taking.take(count, wait_s), number)
+        except Exception as error:  # noqa: BLE001 - it is the stream's
             if not self._ending.done():
                 self._ending.set_result(error)
 

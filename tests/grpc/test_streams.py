@@ -178,6 +178,23 @@ def test_a_consumer_that_does_not_read_costs_little_and_delays_nobody(server: Ru
     stalled.end()
 
 
+def test_what_waits_behind_a_client_that_does_not_read_goes_to_others(server: Running) -> None:
+    """One response is its, and no more: the rest of the lease goes back, and never counts as failed."""
+    server.store.publish_many("t", [bytes(50_000)] * 30)
+    stalled = Subscribed(server.stub(**SMALL_WINDOW), "t", credit=1_000, prefetch=1_000)
+    stalled.started()
+    until(lambda: group_of(server).in_flight > 0)
+    with server.store.subscribe("t", "g") as consumer:
+        seen: list[int] = []
+        while len(seen) < 10:
+            message = consumer.get(PATIENCE)
+            assert message is not None
+            message.ack()
+            seen.append(message.attempt)
+        assert set(seen) == {1}
+    stalled.cancel()
+
+
 def test_a_publisher_that_does_not_read_its_answers_is_not_read_from(store: Store) -> None:
     with running(store, publishing_max=10) as server:
         stub = server.stub(**SMALL_WINDOW)

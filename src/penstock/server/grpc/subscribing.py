@@ -29,6 +29,7 @@ from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_whole_number, shown
 from penstock.broker.subscription import PUSH_MESSAGES_MAX, TAGS_MORE_MAX, Subscription, expand_tags
 from penstock.errors import BadArgument, LeaseExpired, PenstockError, Unavailable, UsageError
+from penstock.groups.delivery import Delivery, is_valid
 from penstock.server.grpc import translation as to
 from penstock.server.grpc.publishing import parse
 from penstock.store.consumer import GET_MANY_MAX
@@ -37,12 +38,13 @@ from penstock.wire import penstock_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.groups.delivery import Delivery
     from penstock.server.grpc.service import Call
     from penstock.store.consumer import Consumer
 
 LOOK_SECONDS = 0.02
 """How often a stream that ends looks whether its client has finished everything."""
+FIRST_MESSAGES = 32
+"""How many messages are leased at first; more, up to `PUSH_MESSAGES_MAX`, as long as they fit into one response."""
 EOF_SECONDS = 0.05
 """How long after the end of requests a cancellation may come: then it was none."""
 
@@ -89,7 +91,10 @@ class SubscribeStream(Subscription):
         self._busy = threading.Lock()
         self._writing = 0
         self._fetching: asyncio.Task[None] | None = None
-        self._most = PUSH_MESSAGES_MAX
+        self._most = FIRST_MESSAGES
+        self._tag_seen = -1
+        self._left: list[Delivery] = []
+        """Leased, and did not fit into the last response: the next begins with them, so that their order stays."""
         self._ending: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     async def run(self, first: pb.SubscribeRequest) -> None:
@@ -146,6 +151,7 @@ class SubscribeStream(Subscription):
         self._take_credit_back()
         while self._writing and not pusher.done():  # noqa: ASYNC110 - it happens once
             await asyncio.sleep(LOOK_SECONDS)
+        self._take_credit_back()
         pusher.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
@@ -158,7 +164,10 @@ class SubscribeStream(Subscription):
             self._ending.set_result(None)
 
     def look(self) -> None:
-        """End if the token does not allow it any more."""
+        """End if the token does not allow it any more; and what waits behind a client that does not read goes back, uncounted."""
+        if self._left and self._tag_seen == self._next_tag:
+            self._give_left_back()
+        self._tag_seen = self._next_tag
         try:
             self._call.require("consume", self.consumer.topic)
         except PenstockError as error:
@@ -176,21 +185,31 @@ class SubscribeStream(Subscription):
     # -- pushing ----------------------------------------------------------------------------------------------------
 
     async def _write(self, response: pb.SubscribeResponse) -> None:
+        await self._write_bytes(response.SerializeToString())
+
+    async def _write_bytes(self, data: bytes) -> None:
         async with self._write_lock:
-            await self._call.context.write(response.SerializeToString())
+            await self._call.context.write(data)
 
     async def _push_along(self) -> None:
         while True:
             await self._has_credit.wait()
-            found = await self._taking.take(min(max(self._credit, 1), self._most), None)
+            found = await self._take(min(max(self._credit, 1), self._most), None)
             if found:
                 await self._give_out(found, 0)
+
+    async def _take(self, count: int, wait_s: float | None) -> list[Delivery]:
+        left, self._left = [one for one in self._left if is_valid(one)], []
+        if not left:
+            return await self._taking.take(count, wait_s)
+        self._left = left[count:]
+        return left[:count]
 
     async def _give_out(self, found: list[Delivery], number: int) -> None:
         """
         Write what one response holds of *found*, with the *number* of the fetch that it answers; 0 pushes, and uses credit up.
 
-        The rest goes back, and all of it if the token does not allow it any more.
+        The rest is for the next response; without credit, or if the token does not allow it any more, it goes back.
         """
         self._writing += 1
         try:
@@ -203,7 +222,7 @@ class SubscribeStream(Subscription):
             except BaseException:
                 _give_back(found)
                 raise
-            _give_back([*left, *found[end:]])
+            self._left = [*left, *found[end:], *self._left]
             response.deliveries.id = number
             handed = len(response.deliveries.messages)
             if number:
@@ -211,10 +230,13 @@ class SubscribeStream(Subscription):
             else:
                 # Before it is written: while that waits, the client may take credit back and give new.
                 self._credit -= handed
-                if not self._credit:
-                    self._has_credit.clear()
+            if not self._credit:
+                self._take_credit_back()
+            data = response.SerializeToString()
+            # A client that does not read keeps this waiting: only the bytes are kept, and what is leased.
+            del response, left, found
             if number or handed:
-                await self._write(response)
+                await self._write_bytes(data)
         finally:
             self._writing -= 1
 
@@ -225,12 +247,12 @@ class SubscribeStream(Subscription):
             raise UsageError("one fetch at a time: the last one is not answered yet")
         count = check_whole_number("max_messages", request.fetch.max_messages, 1, GET_MANY_MAX)
         wait_s = request.fetch.wait_ms / 1000 if request.fetch.HasField("wait_ms") else None
-        self._fetching = asyncio.create_task(self._fetch(request.id, min(count, PUSH_MESSAGES_MAX), wait_s))
+        self._fetching = asyncio.create_task(self._fetch(request.id, min(count, self._most), wait_s))
         self._fetching.add_done_callback(_heard)
 
     async def _fetch(self, number: int, count: int, wait_s: float | None) -> None:
         try:
-            await self._give_out(await self._taking.take(count, wait_s), number)
+            await self._give_out(await self._take(count, wait_s), number)
         except Exception as error:  # noqa: BLE001 - it is the stream's
             if not self._ending.done():
                 self._ending.set_result(error)
@@ -244,7 +266,7 @@ class SubscribeStream(Subscription):
             message, bytes_of_it = to.message_of(delivery)
             size += bytes_of_it
             if at and size > bytes_max:
-                # The next time only as many are leased as fit: what goes back costs the group some work.
+                # The next time only as many are leased as fit.
                 self._most = at
                 return response, list(deliveries[at:])
             response.deliveries.messages.add(tag=self._next_tag, attempt=delivery.attempt, message=message)
@@ -296,8 +318,14 @@ class SubscribeStream(Subscription):
             self._has_credit.set()
 
     def _take_credit_back(self) -> None:
+        """Nothing more is pushed, and what was leased to be pushed goes back."""
         self._credit = 0
         self._has_credit.clear()
+        self._give_left_back()
+
+    def _give_left_back(self) -> None:
+        left, self._left = self._left, []
+        _give_back(left)
 
     def _check_tags(self, request: pb.SubscribeRequest) -> None:
         """All tags of a request together are bounded, before any work is done for them."""

@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.errors import StorageFailed
+from penstock.server.grpc.subscribing import SubscribeStream
 from penstock.store.store import Store
 from penstock.wire import penstock_pb2 as pb
 from penstock.wire.penstock_pb2_grpc import PenstockStub
@@ -54,6 +55,41 @@ def test_closing_the_sending_side_gives_back_what_is_unfinished_uncounted(server
     with server.store.subscribe("t", "g") as consumer:
         again = [consumer.get(PATIENCE) for _ in range(4)]
         assert [(one.offset, one.attempt) for one in again if one is not None] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+def test_closing_while_a_push_waits_for_room_is_in_order_too(server: Running) -> None:
+    server.store.publish_many("t", [bytes(50_000)] * 100)
+    stream = Subscribed(server.stub(**SMALL_WINDOW), "t", credit=100)
+    stream.started()
+    (serving,) = server.listener.service.streams
+    assert isinstance(serving, SubscribeStream)
+    until(lambda: serving._held)
+    stream._requests.put(None)
+    until(lambda: not serving._credit)
+    # It has read nothing so far, and gets what was on its way; no error.
+    kinds = [response.WhichOneof("event") for response in stream.call]
+    assert set(kinds[:-1]) == {"deliveries"}
+    assert kinds[-1] == "closing"
+    until(lambda: group_of(server).members == 0)
+    assert (group_of(server).lag, group_of(server).nacked) == (100, 0)
+
+
+def test_credit_that_is_given_while_a_push_waits_for_room_counts_once(server: Running) -> None:
+    server.store.publish_many("t", [bytes(50_000)] * 100)
+    stream = Subscribed(server.stub(**SMALL_WINDOW), "t", credit=30, prefetch=1_000)
+    stream.started()
+    (serving,) = server.listener.service.streams
+    assert isinstance(serving, SubscribeStream)
+    until(lambda: serving._held)
+    stream.send(credit=10)
+    stream.send(credit=20)
+    got = 0
+    while got < 60:
+        got += len(stream.deliveries())
+    assert got == 60
+    assert stream.settle() == 0
+    assert (serving._credit, group_of(server).in_flight) == (0, 60)
+    stream.end()
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -140,6 +176,23 @@ def test_a_consumer_that_does_not_read_costs_little_and_delays_nobody(server: Ru
     stats = group_of(server, "slow")
     assert stats.delivered < 1_250, "what does not fit into a response is hardly ever leased for it"
     stalled.end()
+
+
+def test_what_waits_behind_a_client_that_does_not_read_goes_to_others(server: Running) -> None:
+    """One response is its, and no more: the rest of the lease goes back, and never counts as failed."""
+    server.store.publish_many("t", [bytes(50_000)] * 30)
+    stalled = Subscribed(server.stub(**SMALL_WINDOW), "t", credit=1_000, prefetch=1_000)
+    stalled.started()
+    until(lambda: group_of(server).in_flight > 0)
+    with server.store.subscribe("t", "g") as consumer:
+        seen: list[int] = []
+        while len(seen) < 10:
+            message = consumer.get(PATIENCE)
+            assert message is not None
+            message.ack()
+            seen.append(message.attempt)
+        assert set(seen) == {1}
+    stalled.cancel()
 
 
 def test_a_publisher_that_does_not_read_its_answers_is_not_read_from(store: Store) -> None:

@@ -88,6 +88,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(auth=auth) as server:
         server.store.create_topic("t")
         server.store.create_topic("secret-of-others")
+        server.store.publish("t", b"x")
         server.store.subscribe("t", "g").close()
         yield server
 

@@ -24,7 +24,7 @@ GRPC_SETTINGS = (
     Setting("connections_max", 0, "connections", 0, 1_000_000, "connections at a time; 0 = as many as there are descriptors for"),
     Setting("prefetch_max", 100_000, "messages", 1, 1_000_000, "the most unfinished messages that a consumer may ask for"),
     Setting("prefetch_bytes_max", 64 * MIB, "bytes", 1 * KIB, 4096 * MIB, "and about how many bytes they may have"),
-    Setting("push_bytes_max", 1 * MIB, "bytes", 1 * KIB, 64 * MIB, "one response with messages; one message always fits"),
+    Setting("push_bytes_max", 256 * KIB, "bytes", 1 * KIB, 64 * MIB, "one response with messages; one message always fits"),
     Setting("publishing_bytes_max", 16 * MIB, "bytes", 1 * KIB, 1024 * MIB, "requests of one PublishStream that are not answered yet"),
     Setting("publishing_max", 1_000, "requests", 1, 1_000_000, "and how many they may be"),
     Setting("handshake_ms", 10_000, "ms", 50, 600_000, "time for the handshakes of TLS and HTTP/2"),
@@ -46,7 +46,7 @@ class GrpcSettings:
     connections_max: int = 0
     prefetch_max: int = 100_000
     prefetch_bytes_max: int = 64 * MIB
-    push_bytes_max: int = 1 * MIB
+    push_bytes_max: int = 256 * KIB
     publishing_bytes_max: int = 16 * MIB
     publishing_max: int = 1_000
     handshake_ms: int = 10_000

@@ -29,20 +29,22 @@ from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_whole_number, shown
 from penstock.broker.subscription import PUSH_MESSAGES_MAX, TAGS_MORE_MAX, Subscription, expand_tags
 from penstock.errors import BadArgument, LeaseExpired, PenstockError, Unavailable, UsageError
+from penstock.groups.delivery import Delivery, is_valid
 from penstock.server.grpc import translation as to
 from penstock.server.grpc.publishing import parse
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire import penstock_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from penstock.groups.delivery import Delivery
     from penstock.server.grpc.service import Call
     from penstock.store.consumer import Consumer
 
 LOOK_SECONDS = 0.02
 """How often a stream that ends looks whether its client has finished everything."""
+FIRST_MESSAGES = 32
+"""How many messages are leased at first; more, up to `PUSH_MESSAGES_MAX`, as long as they fit into one response."""
 EOF_SECONDS = 0.05
 """How long after the end of requests a cancellation may come: then it was none."""
 
@@ -87,10 +89,13 @@ class SubscribeStream(Subscription):
         self._write_lock = asyncio.Lock()
         self._table = asyncio.Lock()
         self._busy = threading.Lock()
-        self._is_writing = False
+        self._writing = 0
         self._fetching: asyncio.Task[None] | None = None
-        self._most = PUSH_MESSAGES_MAX
-        self._ending: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+        self._most = FIRST_MESSAGES
+        self._tag_seen = -1
+        self._left: list[Delivery] = []
+        """Leased, and did not fit into the last response: the next begins with them, so that their order stays."""
+        self._ending: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     async def run(self, first: pb.SubscribeRequest) -> None:
         """Serve until one side ends it; what the client has not finished then goes back."""
@@ -121,7 +126,7 @@ class SubscribeStream(Subscription):
                     task.result()
             # Only the reader ends without an error: the client has closed its side. Or it was cancelled, which looks the same at first, but
             # then nothing can be written any more.
-            pusher.cancel()
+            await self._stop_pushing(pusher)
             await asyncio.sleep(EOF_SECONDS)
             await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the client has closed its side")))
             orderly = True
@@ -136,16 +141,20 @@ class SubscribeStream(Subscription):
 
     async def _finish(self, reader: asyncio.Task[None], pusher: asyncio.Task[None]) -> None:
         """Push no more, and let the client finish what it has. The listener cancels whoever takes too long."""
-        self._credit = 0
-        self._has_credit.clear()
-        while self._is_writing and not pusher.done():  # noqa: ASYNC110 - it happens once
-            await asyncio.sleep(LOOK_SECONDS)
-        pusher.cancel()
-        if self._fetching is not None:
-            self._fetching.cancel()
+        await self._stop_pushing(pusher)
         await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
         while self.consumer.in_flight and not reader.done() and not self.consumer.closed:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _stop_pushing(self, pusher: asyncio.Task[None]) -> None:
+        """Lease no more. What is handed out is written first, else its client could not finish it; and gRPC takes one write at a time."""
+        self._take_credit_back()
+        while self._writing and not pusher.done():  # noqa: ASYNC110 - it happens once
+            await asyncio.sleep(LOOK_SECONDS)
+        self._take_credit_back()
+        pusher.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()
 
     # -- what the listener calls ------------------------------------------------------------------------------------
 
@@ -155,7 +164,10 @@ class SubscribeStream(Subscription):
             self._ending.set_result(None)
 
     def look(self) -> None:
-        """End if the token does not allow it any more."""
+        """End if the token does not allow it any more; and what waits behind a client that does not read goes back, uncounted."""
+        if self._left and self._tag_seen == self._next_tag:
+            self._give_left_back()
+        self._tag_seen = self._next_tag
         try:
             self._call.require("consume", self.consumer.topic)
         except PenstockError as error:
@@ -173,36 +185,60 @@ class SubscribeStream(Subscription):
     # -- pushing ----------------------------------------------------------------------------------------------------
 
     async def _write(self, response: pb.SubscribeResponse) -> None:
+        await self._write_bytes(response.SerializeToString())
+
+    async def _write_bytes(self, data: bytes) -> None:
         async with self._write_lock:
-            await self._call.context.write(response.SerializeToString())
+            await self._call.context.write(data)
 
     async def _push_along(self) -> None:
         while True:
             await self._has_credit.wait()
-            found = await self._taking.take(min(max(self._credit, 1), self._most), None)
+            found = await self._take(min(max(self._credit, 1), self._most), None)
             if found:
-                # Some or all of the credit may have been taken back meanwhile.
-                response = await self._give_out(found, lambda: self._credit)
-                self._credit -= len(response.deliveries.messages)
-                if self._credit <= 0:
-                    self._has_credit.clear()
-                if response.deliveries.messages:
-                    await self._write(response)
-                self._is_writing = False
+                await self._give_out(found, 0)
 
-    async def _give_out(self, found: list[Delivery], most: Callable[[], int]) -> pb.SubscribeResponse:
-        """The response that hands out of *found*; the rest goes back, and all of it if the token does not allow it any more."""
+    async def _take(self, count: int, wait_s: float | None) -> list[Delivery]:
+        left, self._left = [one for one in self._left if is_valid(one)], []
+        if not left:
+            return await self._taking.take(count, wait_s)
+        self._left = left[count:]
+        return left[:count]
+
+    async def _give_out(self, found: list[Delivery], number: int) -> None:
+        """
+        Write what one response holds of *found*, with the *number* of the fetch that it answers; 0 pushes, and uses credit up.
+
+        The rest is for the next response; without credit, or if the token does not allow it any more, it goes back.
+        """
+        self._writing += 1
         try:
-            async with self._table:
-                self._call.require("consume", self.consumer.topic)
-                self._is_writing = True
-                end = max(most(), 0)
-                response, left = self._hand(found[:end])
-        except BaseException:
-            _give_back(found)
-            raise
-        _give_back([*left, *found[end:]])
-        return response
+            try:
+                async with self._table:
+                    self._call.require("consume", self.consumer.topic)
+                    # Some or all of the credit may have been taken back meanwhile.
+                    end = len(found) if number else min(self._credit, len(found))
+                    response, left = self._hand(found[:end])
+            except BaseException:
+                _give_back(found)
+                raise
+            self._left = [*left, *found[end:], *self._left]
+            response.deliveries.id = number
+            handed = len(response.deliveries.messages)
+            if number:
+                self._fetching = None
+            else:
+                # Before it is written: while that waits, the client may take credit back and give new.
+                self._credit -= handed
+            if not self._credit:
+                self._take_credit_back()
+            data = response.SerializeToString()
+            # A client that does not read keeps this waiting: only the bytes are kept, and what is leased.
+            del response, left, found
+            if number or handed:
+                await self._write_bytes(data)
+        finally:
+            self._writing -= 1
 
     def _begin_fetch(self, request: pb.SubscribeRequest) -> None:
         if not request.id:
@@ -211,17 +247,13 @@ class SubscribeStream(Subscription):
             raise UsageError("one fetch at a time: the last one is not answered yet")
         count = check_whole_number("max_messages", request.fetch.max_messages, 1, GET_MANY_MAX)
         wait_s = request.fetch.wait_ms / 1000 if request.fetch.HasField("wait_ms") else None
-        self._fetching = asyncio.create_task(self._fetch(request.id, min(count, PUSH_MESSAGES_MAX), wait_s))
+        self._fetching = asyncio.create_task(self._fetch(request.id, min(count, self._most), wait_s))
+        self._fetching.add_done_callback(_heard)
 
     async def _fetch(self, number: int, count: int, wait_s: float | None) -> None:
         try:
-            found = await self._taking.take(count, wait_s)
-            response = await self._give_out(found, lambda: count)
-            response.deliveries.id = number
-            self._fetching = None
-            await self._write(response)
-            self._is_writing = False
-        except PenstockError as error:
+            await self._give_out(await self._take(count, wait_s), number)
+        except Exception as error:  # noqa: BLE001 - it is the stream's
             if not self._ending.done():
                 self._ending.set_result(error)
 
@@ -234,7 +266,7 @@ class SubscribeStream(Subscription):
             message, bytes_of_it = to.message_of(delivery)
             size += bytes_of_it
             if at and size > bytes_max:
-                # The next time only as many are leased as fit: what goes back costs the group some work.
+                # The next time only as many are leased as fit.
                 self._most = at
                 return response, list(deliveries[at:])
             response.deliveries.messages.add(tag=self._next_tag, attempt=delivery.attempt, message=message)
@@ -286,8 +318,14 @@ class SubscribeStream(Subscription):
             self._has_credit.set()
 
     def _take_credit_back(self) -> None:
+        """Nothing more is pushed, and what was leased to be pushed goes back."""
         self._credit = 0
         self._has_credit.clear()
+        self._give_left_back()
+
+    def _give_left_back(self) -> None:
+        left, self._left = self._left, []
+        _give_back(left)
 
     def _check_tags(self, request: pb.SubscribeRequest) -> None:
         """All tags of a request together are bounded, before any work is done for them."""

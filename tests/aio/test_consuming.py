@@ -58,7 +58,7 @@ def test_nothing_ready_is_none(opener: Opener) -> None:
                 assert await consumer.get(dt.timedelta(milliseconds=10)) is None
                 assert await consumer.get_many(5, 0) == []
                 assert await consumer.get_many(5, timeout=0.01) == []
-                assert waiting(store) == 0
+                assert await until(lambda: waiting(store) == 0)
 
     run(main())
 
@@ -158,7 +158,7 @@ def test_a_waiting_task_is_woken_by_a_publish(opener: Opener, sync: str, limit: 
                     message = await task
                     assert message is not None
                     await message.ack()
-                    assert waiting(store) == 0
+                    assert await until(lambda: waiting(store) == 0)
             await producer.close()
 
     run(main())

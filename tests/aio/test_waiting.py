@@ -40,7 +40,7 @@ def test_as_many_tasks_are_woken_as_there_are_messages(opener: Opener, sync: str
                 assert threads[0] < 50
                 messages = [task.result() for task in tasks]
                 assert sorted(int(message.value) for message in messages if message is not None) == list(range(200))
-                assert waiting(store) == 0
+                assert await until(lambda: waiting(store) == 0)
 
     run(main())
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.files import Buffer
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """How long a test waits for what must happen. It never waits so long unless the test fails."""
 
 

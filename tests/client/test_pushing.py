@@ -13,18 +13,21 @@ import penstock.client.consumer as module
 from penstock.errors import Closed, PenstockError
 from penstock.wire.calls import Call
 from penstock.wire.frame import PUSH
-from tests.client.served import delivered, eventually, later
+from tests.client.served import PATIENCE_S, delivered, eventually, later
 
 if TYPE_CHECKING:
     from tests.client.served import RawClient, Served
 
 
-def pushed(raw: RawClient, quiet_s: float = 0.2) -> int:
-    """How many messages are pushed until nothing comes for a while."""
+def pushed(raw: RawClient, expected: int) -> int:
+    """How many messages are pushed until there are so many, and nothing more comes for a while."""
     count = 0
-    raw.socket.settimeout(quiet_s)
     try:
-        while (frame := raw.read()) is not None:
+        while True:
+            raw.socket.settimeout(0.2 if count >= expected else PATIENCE_S)
+            frame = raw.read()
+            if frame is None:
+                break
             if frame.kind == PUSH:
                 count += len(delivered(frame))
     except TimeoutError:
@@ -87,16 +90,16 @@ def test_credit_is_never_exceeded(served: Served) -> None:
     served.store.publish_many("orders", [b"x"] * 500)
     raw = served.raw()
     handle = subscribe(raw, prefetch=1_000)
-    assert pushed(raw) == 0
+    assert pushed(raw, 0) == 0
     raw.send(Call.CREDIT, {"consumer": handle, "messages": 7})
-    assert pushed(raw) == 7
+    assert pushed(raw, 7) == 7
     for messages in (1, 2, 3):
         raw.send(Call.CREDIT, {"consumer": handle, "messages": messages})
-    assert pushed(raw) == 6
+    assert pushed(raw, 6) == 6
     raw.send(Call.CREDIT, {"consumer": handle, "messages": 600})
-    assert pushed(raw) == 487
+    assert pushed(raw, 487) == 487
     served.store.publish_many("orders", [b"y"] * 200)
-    assert pushed(raw) == 113
+    assert pushed(raw, 113) == 113
 
 
 def test_credit_that_was_taken_back_pushes_nothing(served: Served) -> None:
@@ -108,9 +111,9 @@ def test_credit_that_was_taken_back_pushes_nothing(served: Served) -> None:
     time.sleep(0.1)
     raw.call(Call.CREDIT, consumer=handle, messages=0)
     served.store.publish_many("orders", [b"x"] * 20)
-    assert pushed(raw) == 0
+    assert pushed(raw, 0) == 0
     raw.send(Call.CREDIT, {"consumer": handle, "messages": 5})
-    assert pushed(raw) == 5
+    assert pushed(raw, 5) == 5
 
 
 def test_a_consumer_holds_no_more_than_its_prefetch(served: Served) -> None:
@@ -254,5 +257,5 @@ def test_big_messages_are_counted_once_as_delivered(served: Served) -> None:
     raw = served.raw()
     handle = subscribe(raw, prefetch=1_000, prefetch_bytes=1 << 24)
     raw.send(Call.CREDIT, {"consumer": handle, "messages": 60})
-    assert pushed(raw, 0.5) == 60
+    assert pushed(raw, 60) == 60
     assert served.store.stats().topics["orders"].groups["workers"].delivered == 60

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import queue
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
@@ -227,7 +228,8 @@ class Workers:
 
     def __init__(self) -> None:
         self._workers: list[Worker] = []
-        self._stopping = threading.Event()
+        # Not an event: a signal may come while the thread that waits for one holds the event's own lock.
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._running = False
 
     def add(self, worker: Worker) -> None:
@@ -251,17 +253,18 @@ class Workers:
         restore: dict[int, Any] = {}
         if signals and threading.current_thread() is threading.main_thread():
             for one in (signal.SIGTERM, signal.SIGINT):
-                restore[one] = signal.signal(one, lambda *_: self._stopping.set())
+                restore[one] = signal.signal(one, lambda *_: self._stops.put(None))
         try:
             for worker in self._workers:
                 worker.start()
-            self._stopping.wait()
+            self._stops.get()
         finally:
             self._stop_all(timeout)
             for number, handler in restore.items():
                 signal.signal(number, handler)
             self._running = False
-            self._stopping.clear()
+            while not self._stops.empty():
+                self._stops.get()
 
     def _stop_all(self, timeout: float) -> None:
         for worker in self._workers:
@@ -282,4 +285,4 @@ class Workers:
         if self._running:
             for worker in self._workers:
                 worker.pause()
-        self._stopping.set()
+        self._stops.put(None)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 GROUPS = ("even", "odd")
-PRODUCERS = ("native", "many", "aio", "many", "http", "http", "http", "http")
-CONSUMERS = ("native", "native", "pushed", "aio", "http", "http", "http", "http")
+PRODUCERS = ("native", "many", "aio", "many", "http", "http", "grpc", "grpc")
+CONSUMERS = ("native", "native", "pushed", "aio", "http", "http", "grpc", "grpc")
 """Which client each of them is; the groups take turns. `many` is a producer with many batches on their way."""
 BACKLOG_MAX = 2_000
 
@@ -49,8 +49,8 @@ class Arena:
         self._consumers: list[threading.Thread] = []
         self._clients: list[Client] = []
         self._before = before
-        self.server = self._serve(f"{host}:0", f"{host}:0")
-        self.addresses = Addresses(self.server.address("native"), self.server.address("http"))
+        self.server = self._serve(*[f"{host}:0"] * 3)
+        self.addresses = Addresses(*[self.server.address(name) for name in Addresses._fields])
         """Where it listens, also after it was started again."""
         with penstock.open(self.addresses.native) as store:
             store.create_topic(TOPIC, partitions=PARTITIONS, dedup_window=3_600)
@@ -59,9 +59,11 @@ class Arena:
 
     # -- the server -------------------------------------------------------------------------------------------------
 
-    def _serve(self, native: str, http: str) -> Serving:
-        insecure = ("--allow-insecure",) if self._before else ()
-        return Serving("--data", str(self._data), "--native", native, "--http", http, *insecure, before=self._before)
+    def _serve(self, native: str, http: str, grpc: str) -> Serving:
+        arguments = ["--data", str(self._data), "--native", native, "--http", http, "--grpc", grpc]
+        if self._before:
+            arguments.append("--allow-insecure")
+        return Serving(*arguments, environment={"PENSTOCK_SERVE_NO_GRPC": "0"}, before=self._before)
 
     def kill(self) -> None:
         """SIGKILL, and a new one in its place."""
@@ -72,8 +74,7 @@ class Arena:
 
     def start(self) -> None:
         """A server where the last one was."""
-        native, http = (one.partition("://")[2] for one in self.addresses)
-        self.server = self._serve(native, http)
+        self.server = self._serve(*[one.rpartition("://")[2] for one in self.addresses])
         self.history.server_came()
 
     # -- clients ----------------------------------------------------------------------------------------------------

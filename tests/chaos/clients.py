@@ -11,15 +11,20 @@ import base64
 import contextlib
 import http.client
 import json
+import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+import grpc
+
 import penstock
 import penstock.aio
 from penstock.errors import Conflict, OutcomeUnknown, Unavailable
+from penstock.wire import penstock_pb2 as pb
+from penstock.wire.penstock_pb2_grpc import PenstockStub
 from tests.chaos.history import Place
 
 if TYPE_CHECKING:
@@ -32,6 +37,8 @@ PATIENCE_S = 240.0
 """How long a client goes on trying: longer than any server of a test is away, on any machine."""
 RECEIVE_S = 0.5
 RECEIVE_MAX = 20
+GRPC_S = 20.0
+"""How long a call or a stream over gRPC lives."""
 _T = TypeVar("_T")
 
 
@@ -40,6 +47,7 @@ class Addresses(NamedTuple):
 
     native: str
     http: str
+    grpc: str
 
 
 class Got(NamedTuple):
@@ -286,8 +294,118 @@ class HttpClient(Client):
         self._connection.close()
 
 
+class GrpcClient(Client):
+    """gRPC by the generated stub. A publish is sent again with the same deduplication key until it is answered."""
+
+    def __init__(self, addresses: Addresses, name: str) -> None:
+        # A server that is killed comes back at once, and the usual pauses would be most of the test.
+        quickly = [
+            (f"grpc.{which}_reconnect_backoff_ms", number) for which, number in (("initial", 20), ("min", 20), ("max", 200))
+        ]
+        self._channel = grpc.insecure_channel(addresses.grpc.rpartition("://")[2], options=quickly)
+        self._stub = PenstockStub(self._channel)
+        self._group = ""
+        self._requests: queue.SimpleQueue[pb.SubscribeRequest | None] = queue.SimpleQueue()
+        self._stream: Any = None
+        self._number = 0
+
+    def publish(self, value: bytes, key: bytes) -> Place:
+        request = pb.PublishRequest(topic=TOPIC, messages=[pb.NewMessage(value=value, key=key, dedup_key=value)])
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                receipt = self._stub.Publish(request, timeout=GRPC_S).receipts[0]
+                return Place(receipt.partition, receipt.offset)
+            except grpc.RpcError as error:
+                _expected(error)
+            if time.monotonic() > end:
+                raise OutcomeUnknown("the message", "gRPC was not answered")
+            time.sleep(0.02)
+
+    def subscribe(self, group: str) -> None:
+        self._group = group
+
+    def receive(self) -> list[Got]:
+        asked_s = time.monotonic()
+        try:
+            if self._stream is None:
+                self._requests = queue.SimpleQueue()
+                self._requests.put(pb.SubscribeRequest(start=pb.Subscription(topic=TOPIC, group=self._group)))
+                # A stream has an end too: the server may be gone, and nobody have said so.
+                self._stream = self._stub.Subscribe(iter(self._requests.get, None), timeout=GRPC_S)
+            fetch = pb.Fetch(max_messages=RECEIVE_MAX, wait_ms=round(RECEIVE_S * 1000))
+            _, found = self._ask(pb.SubscribeRequest(fetch=fetch))
+        except grpc.RpcError as error:
+            self._lose(error)
+            time.sleep(0.05)
+            return []
+        stream = self._stream
+        return [
+            Got(one.message.value, Place(one.message.partition, one.message.offset), one.attempt, asked_s, (stream, one.tag))
+            for one in found
+        ]
+
+    def _ask(self, request: pb.SubscribeRequest) -> tuple[int, list[pb.Delivery]]:
+        """How many were late, and what was fetched. Raises `RpcError`."""
+        self._number += 1
+        request.id = self._number
+        self._requests.put(request)
+        late: int | None = None
+        found: list[pb.Delivery] | None = None if request.HasField("fetch") else []
+        while late is None or found is None:
+            response = next(self._stream, None)
+            if response is None or response.HasField("closing"):
+                raise _StreamEnded
+            if response.HasField("settled"):
+                late = response.settled.late
+            elif response.HasField("deliveries"):
+                found = list(response.deliveries.messages)
+        return late, found
+
+    def _lose(self, error: grpc.RpcError) -> None:
+        _expected(error)
+        self._requests.put(None)
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def _finish(self, got: Got, request: pb.SubscribeRequest) -> bool:
+        if self._stream is None or got.handle[0] is not self._stream:
+            return False
+        try:
+            return not self._ask(request)[0]
+        except grpc.RpcError as error:
+            self._lose(error)
+            return False
+
+    def ack(self, got: Got, *, durable: bool) -> bool:
+        return self._finish(got, pb.SubscribeRequest(ack=[pb.Tags(first=got.handle[1], count=1)], durable=durable))
+
+    def reject(self, got: Got) -> bool:
+        tags = [pb.Tags(first=got.handle[1], count=1)]
+        return self._finish(got, pb.SubscribeRequest(nack=[pb.Nack(tags=tags, reason="poison", reject=True)]))
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._channel.close()
+
+
+class _StreamEnded(grpc.RpcError):  # type: ignore[misc]  # it comes without types
+    """The server stops."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+
+def _expected(error: grpc.RpcError) -> None:
+    """Raise what no server that is killed, stopped or cut off may answer."""
+    allowed = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL")
+    if error.code().name not in allowed or "Exception calling application" in str(error):
+        raise error
+
+
 CLIENTS: dict[str, type[Client]] = {
-    "native": NativeClient, "pushed": PushedClient, "aio": AioClient, "http": HttpClient,
+    "native": NativeClient, "pushed": PushedClient, "aio": AioClient, "http": HttpClient, "grpc": GrpcClient,
 }  # fmt: skip
 
 

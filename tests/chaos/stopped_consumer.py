@@ -9,8 +9,8 @@ from tests.chaos.clients import CLIENTS, Addresses
 
 def main() -> None:
     """Arguments: which client, the addresses, the group."""
-    kind, native, http, group = sys.argv[1:]
-    client = CLIENTS[kind](Addresses(native, http), "stopped")
+    kind, native, http, grpc, group = sys.argv[1:]
+    client = CLIENTS[kind](Addresses(native, http, grpc), "stopped")
     client.subscribe(group)
     got = client.receive()
     while not got:

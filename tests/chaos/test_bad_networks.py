@@ -50,17 +50,17 @@ def test_cut_reset_and_half_open_connections_lose_and_double_nothing(
     """The server lives on, so it must tell what is sent again from what is new, and take back what vanished clients hold."""
     with ExitStack() as stack:
         arena = stack.enter_context(Arena(tmp_path, seed, lease_s=3))
-        native, http = (stack.enter_context(Proxy(_port(one))) for one in arena.addresses)
-        arena.begin(Addresses(native.address, http.address.replace("penstock", "http")))
+        native, http, grpc = proxies = [stack.enter_context(Proxy(_port(one))) for one in arena.addresses]
+        arena.begin(Addresses(native.address, http.address.replace("penstock", "http"), grpc.address))
         for _ in range(FAULTS):
             time.sleep(rng.uniform(0.0, 0.15))
-            _disturb(rng.choice((native, native, http)), rng)
+            _disturb(rng.choice((native, native, http, grpc)), rng)
             arena.check()
-        native.spare()
-        http.spare()
+        for proxy in proxies:
+            proxy.spare()
         arena.stop_producing()
         arena.drain()
-        counts = {"faults": FAULTS, "connections": native.connections + http.connections, **arena.judge()}
+        counts = {"faults": FAULTS, "connections": sum(proxy.connections for proxy in proxies), **arena.judge()}
     print(counts)
     record_property("bad network", counts)
     assert counts["connections"] > FAULTS

@@ -22,7 +22,7 @@ KILLS = 100
 def test_a_server_that_is_killed_a_hundred_times_loses_and_doubles_nothing(
     tmp_path: Path, rng: random.Random, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """I1-I8, I15-I29 over the native protocol, from threads and from asyncio, and over HTTP."""
+    """I1-I8, I15-I29 over the native protocol, from threads and from asyncio, over gRPC and over HTTP."""
     with Arena(tmp_path, seed) as arena:
         arena.begin()
         for _ in range(KILLS):

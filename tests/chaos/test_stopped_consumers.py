@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from tests.chaos.clients import TOPIC
+from tests.chaos.clients import TOPIC, Addresses
 from tests.cli.serving import serving
 
 if TYPE_CHECKING:
@@ -29,26 +29,20 @@ ROOT = str(Path(__file__).parents[2])
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A server with one group."""
     folder = tmp_path_factory.mktemp("stopped")
-    with serving("--data", str(folder / "data"), "--native", "127.0.0.1:0", "--http", "127.0.0.1:0") as found:
+    listen = [word for name in Addresses._fields for word in (f"--{name}", "127.0.0.1:0")]
+    with serving("--data", str(folder / "data"), *listen, environment={"PENSTOCK_SERVE_NO_GRPC": "0"}) as found:
         with penstock.open(found.address("native")) as store:
             store.create_topic(TOPIC)
             store.subscribe(TOPIC, GROUP, lease=LEASE_S).close()
         yield found
 
 
-@pytest.mark.parametrize("kind", ["native", "pushed", "aio", "http"])
+@pytest.mark.parametrize("kind", ["native", "pushed", "aio", "http", "grpc"])
 def test_a_stopped_consumer_loses_its_lease_and_its_late_ack_is_refused(server: Serving, kind: str) -> None:
     with penstock.open(server.address("native")) as store:
         store.publish(TOPIC, kind.encode())
-        command = [
-            sys.executable,
-            "-m",
-            "tests.chaos.stopped_consumer",
-            kind,
-            server.address("native"),
-            server.address("http"),
-            GROUP,
-        ]
+        addresses = [server.address(name) for name in Addresses._fields]
+        command = [sys.executable, "-m", "tests.chaos.stopped_consumer", kind, *addresses, GROUP]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stopped:
             assert stopped.stdin is not None
             assert stopped.stdout is not None

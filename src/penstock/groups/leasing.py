@@ -44,9 +44,7 @@ class Leasing:
     def hand_out(self, member: Member, count: int, deadline: float, found: list[Delivery]) -> bool:
         """Hand out of the member's lots; True if the last one is a suspect, whose beginning must be made durable."""
         book, handed, lots = self._book, member.handed, member.lots
-        # Comparing here and below: min() costs as much as the rest of a line, and there is one such call for each message.
-        room = member.prefetch - len(handed) - len(member.extended)
-        count = min(count, room)
+        count = min(count, member.prefetch - len(handed) - len(member.extended))
         while lots and count > 0:
             lot = lots[0]
             cursor = lot.cursor
@@ -64,8 +62,7 @@ class Leasing:
                 count -= taken
             else:
                 index = lot.index
-                stop = index + count
-                stop = min(stop, lot.stop)
+                stop = min(lot.stop, index + count)
                 shift, partition = lot.shift, cursor.partition
                 for at in range(index, stop):
                     offset = at + shift

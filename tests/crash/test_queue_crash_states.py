@@ -97,6 +97,7 @@ def test_every_change_is_there_as_a_whole_or_not_at_all(seed: int) -> None:
     _explore(seed % 1_000_000, 2_500)
 
 
+@pytest.mark.long
 def test_crash_states_of_a_fixed_seed() -> None:
     """The same for workloads that are the same in every run, and that are known to do everything."""
     done = _explore(78_000_000, 2_500)

@@ -143,4 +143,4 @@ def _live(files: SimulatedFileSystem, number: int) -> str:
 @pytest.mark.long
 def test_many_crash_states(seed: int) -> None:
     """The same, more."""
-    _explore(seed % 1_000_000 + 1_000_000, 10_000)
+    _explore(seed % 1_000_000 + 1_000_000, 5_000)

@@ -162,4 +162,4 @@ def test_what_moved_to_one_who_held_many_is_suspect() -> None:
 @pytest.mark.long
 def test_many_random_histories(seed: int) -> None:
     """The same, more."""
-    _check_histories(seed + 1, 1_000, 120)
+    _check_histories(seed + 1, 500, 120)

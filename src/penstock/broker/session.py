@@ -584,6 +584,9 @@ class Session:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _positions(self, frame: Frame) -> Answer:
+        if "topics" in frame.fields:
+            found = self._store.positions(_texts(frame, "topics"))
+            return {"topics": {name: documents.encode_positions(one) for name, one in found.items()}}, []
         logs = self._topic(frame).logs
         ends = self._store._volume.ends(logs)  # noqa: SLF001
         return {"starts": [log.log_start for log in logs], "ends": ends}, []

@@ -25,6 +25,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.format.batch import EncodedBatch
+from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
 from penstock.values import check_name
 from penstock.volume.tickets import Adopt, Append
@@ -88,6 +89,18 @@ class OpenStage:
         if columns.values:
             for number, _, batch in columns.split(partition):
                 self._add(target.logs[number], batch)
+
+    def publish_arrow(self, topic: str, table: Any) -> None:
+        """
+        Publish the rows of a `pyarrow.RecordBatch` when the stage is committed: nothing is done per message. Needs pyarrow.
+
+        It has the column `value` and any of key, headers, timestamp and partition; rows of one key, or of no key, keep their order.
+        Raises `UsageError` or `StorageFull`.
+        """
+        self._check()
+        target = self._catalog.to_publish(topic)
+        for number, batch in batches_of(target, table):
+            self._add(target.logs[number], batch)
 
     def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
         """Publish a batch that somebody else encoded when the stage is committed."""

@@ -181,7 +181,7 @@ class AsyncRemoteStore(AsyncStore):
 
     async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         answer = (await self._calls.ask(Call.COMMIT, self._remote._to_commit(producer, number, stages))).fields
-        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]), int(answer["newest"]))
 
     async def abort(self, stages: Sequence[str]) -> int:
         return int((await self._calls.ask(Call.ABORT, {"stages": stage_ids(stages)})).fields["count"])

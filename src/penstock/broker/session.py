@@ -440,11 +440,13 @@ class Session:
     def _commit(self, frame: Frame) -> Answer:
         fields = frame.fields
         result = self._store.commit(fields.get("producer"), fields.get("number"), _texts(frame, "stages"))  # type: ignore[arg-type]
-        return {"messages": result.messages, "duplicate": result.duplicate}, []
+        return {"messages": result.messages, "duplicate": result.duplicate, "newest": result.newest}, []
 
     def _committed(self, frame: Frame) -> Answer:
         result = self._store.committed(frame.fields.get("producer"), frame.fields.get("number"))  # type: ignore[arg-type]
-        return {"messages": None if result is None else result.messages}, []
+        if result is None:
+            return {"messages": None}, []
+        return {"messages": result.messages, "newest": result.newest}, []
 
     # -- consuming --------------------------------------------------------------------------------------------------
 

@@ -272,7 +272,7 @@ class RemoteStore:
     def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         """Publish all messages of *stages* at once, under *number*. See `Store.commit`."""
         answer = self._connection.call(Call.COMMIT, self._to_commit(producer, number, stages)).fields
-        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]))
+        return Committed(producer, number, int(answer["messages"]), bool(answer["duplicate"]), int(answer["newest"]))
 
     def _to_commit(self, producer: str, number: int, stages: Sequence[str]) -> dict[str, Any]:
         self._check_open()
@@ -287,7 +287,9 @@ class RemoteStore:
     def committed(self, producer: str, number: int) -> Committed | None:
         """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
         answer = self._connection.call(Call.COMMITTED, {"producer": producer, "number": number}).fields
-        return None if answer["messages"] is None else Committed(producer, number, int(answer["messages"]), duplicate=True)
+        if answer["messages"] is None:
+            return None
+        return Committed(producer, number, int(answer["messages"]), duplicate=True, newest=int(answer["newest"]))
 
     # -- consuming --------------------------------------------------------------------------------------------------
 

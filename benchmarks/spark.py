@@ -58,7 +58,7 @@ def fill_singly(path: str, rows: int) -> None:
     from penstock.volume.volume import Volume
 
     with penstock.open(path) as store:
-        store.create_topic("single", partitions=PARTITIONS, sync="os", segment_bytes=16 * 1024 * 1024)
+        store.create_topic("single", partitions=PARTITIONS, sync="os", segment_bytes=1024 * 1024)
     with Volume.open(path, settings=StoreSettings(checkpoint_interval_ms=600_000)) as volume:
         for part in range(PARTITIONS):
             log = volume.log("single", part)

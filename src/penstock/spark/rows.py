@@ -32,7 +32,7 @@ def batches(store: Any, wanted: Range, schema: StructType, *, fail_on_data_loss:
     Raises `DataLost` when some of them are gone, unless *fail_on_data_loss* is false: then they are left out.
     """
     shape = _Shape(wanted, schema)
-    yield from _join(_read(store, wanted, shape, LossCheck(store, fail=fail_on_data_loss)))
+    yield from _read(store, wanted, shape, LossCheck(store, fail=fail_on_data_loss))
 
 
 def _read(store: Any, wanted: Range, shape: _Shape, check: LossCheck) -> Iterator[pa.RecordBatch]:
@@ -52,10 +52,10 @@ def _read(store: Any, wanted: Range, shape: _Shape, check: LossCheck) -> Iterato
         if offset >= end:
             return
         try:
-            for found in store.read_arrow(wanted.topic, wanted.partition, start=offset, end=end, columns=shape.columns):
-                if found.num_rows:
-                    yield shape.rows(found)
-                    offset = found[0][-1].as_py() + 1
+            stored = store.read_arrow(wanted.topic, wanted.partition, start=offset, end=end, columns=shape.columns)
+            for found in _join(stored):
+                yield shape.rows(found)
+                offset = found[0][-1].as_py() + 1
             return
         except (OffsetOutOfRange, MissingData):
             # Retention was faster than this reader: see what is left, unless nothing has changed.
@@ -116,7 +116,10 @@ def _join(source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     gathered: list[pa.RecordBatch] = []
     count = size = 0
     for batch in source:
-        if batch.num_rows >= ROWS_MIN or batch.nbytes > _BYTES_MAX:
+        if not batch.num_rows:
+            continue
+        length = batch.nbytes
+        if batch.num_rows >= ROWS_MIN or length > _BYTES_MAX:
             if gathered:
                 yield _joined(gathered)
                 gathered, count, size = [], 0, 0
@@ -125,7 +128,7 @@ def _join(source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             continue
         gathered.append(batch)
         count += batch.num_rows
-        size += batch.nbytes
+        size += length
         if count >= ROWS_MIN or size >= _BYTES_MAX:
             yield _joined(gathered)
             gathered, count, size = [], 0, 0

@@ -22,7 +22,7 @@ import grpc
 
 import penstock
 import penstock.aio
-from penstock.errors import Conflict, OutcomeUnknown, Unavailable
+from penstock.errors import Closed, Conflict, OutcomeUnknown, Unavailable
 from penstock.wire import penstock_pb2 as pb
 from penstock.wire.penstock_pb2_grpc import PenstockStub
 from tests.chaos.history import Place
@@ -37,8 +37,8 @@ PATIENCE_S = 240.0
 """How long a client goes on trying: longer than any server of a test is away, on any machine."""
 RECEIVE_S = 0.5
 RECEIVE_MAX = 20
-GRPC_S = 20.0
-"""How long a call or a stream over gRPC lives."""
+GRPC_S = 10.0
+"""How long a call or a stream over gRPC lives at most; a stream is ended in order long before."""
 _T = TypeVar("_T")
 
 
@@ -161,6 +161,10 @@ class PushedClient(NativeClient):
         return []
 
     _messages: Any = None
+
+    def ack(self, got: Got, *, durable: bool) -> bool:
+        # Without waiting it is gathered with others, and whether the server took it is told by a later call, if it did not.
+        return super().ack(got, durable=durable) and durable
 
     def close(self) -> None:
         # In another thread than the one that receives, which this wakes.
@@ -298,16 +302,30 @@ class GrpcClient(Client):
     """gRPC by the generated stub. A publish is sent again with the same deduplication key until it is answered."""
 
     def __init__(self, addresses: Addresses, name: str) -> None:
-        # A server that is killed comes back at once, and the usual pauses would be most of the test.
-        quickly = [
-            (f"grpc.{which}_reconnect_backoff_ms", number) for which, number in (("initial", 20), ("min", 20), ("max", 200))
-        ]
-        self._channel = grpc.insecure_channel(addresses.grpc.rpartition("://")[2], options=quickly)
-        self._stub = PenstockStub(self._channel)
+        self._address = addresses.grpc.rpartition("://")[2]
+        self._connect()
         self._group = ""
         self._requests: queue.SimpleQueue[pb.SubscribeRequest | None] = queue.SimpleQueue()
         self._stream: Any = None
+        self._ends_s = 0.0
         self._number = 0
+
+    def _connect(self) -> None:
+        # A server that is killed comes back at once, and the usual pauses would be most of the test.
+        options: list[tuple[str, int]] = [
+            (f"grpc.{which}_reconnect_backoff_ms", number) for which, number in (("initial", 20), ("min", 20), ("max", 200))
+        ]
+        # Else a new channel would go on with the connection of the old one.
+        options.append(("grpc.use_local_subchannel_pool", 1))
+        self._channel = grpc.insecure_channel(self._address, options=options)
+        self._stub = PenstockStub(self._channel)
+
+    def _expect(self, error: grpc.RpcError) -> None:
+        _expected(error)
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            # The connection may be half open, and gRPC would go on with it.
+            self._channel.close()
+            self._connect()
 
     def publish(self, value: bytes, key: bytes) -> Place:
         request = pb.PublishRequest(topic=TOPIC, messages=[pb.NewMessage(value=value, key=key, dedup_key=value)])
@@ -317,7 +335,7 @@ class GrpcClient(Client):
                 receipt = self._stub.Publish(request, timeout=GRPC_S).receipts[0]
                 return Place(receipt.partition, receipt.offset)
             except grpc.RpcError as error:
-                _expected(error)
+                self._expect(error)
             if time.monotonic() > end:
                 raise OutcomeUnknown("the message", "gRPC was not answered")
             time.sleep(0.02)
@@ -328,7 +346,10 @@ class GrpcClient(Client):
     def receive(self) -> list[Got]:
         asked_s = time.monotonic()
         try:
+            if self._stream is not None and asked_s > self._ends_s:
+                self._lose(_StreamEnded())
             if self._stream is None:
+                self._ends_s = asked_s + GRPC_S / 3
                 self._requests = queue.SimpleQueue()
                 self._requests.put(pb.SubscribeRequest(start=pb.Subscription(topic=TOPIC, group=self._group)))
                 # A stream has an end too: the server may be gone, and nobody have said so.
@@ -339,6 +360,10 @@ class GrpcClient(Client):
             self._lose(error)
             time.sleep(0.05)
             return []
+        except ValueError:
+            if self._is_closed:
+                raise Closed("the channel") from None
+            raise
         stream = self._stream
         return [
             Got(one.message.value, Place(one.message.partition, one.message.offset), one.attempt, asked_s, (stream, one.tag))
@@ -354,7 +379,7 @@ class GrpcClient(Client):
         found: list[pb.Delivery] | None = None if request.HasField("fetch") else []
         while late is None or found is None:
             response = next(self._stream, None)
-            if response is None or response.HasField("closing"):
+            if response is None or (response.HasField("closing") and request.HasField("fetch")):
                 raise _StreamEnded
             if response.HasField("settled"):
                 late = response.settled.late
@@ -363,11 +388,17 @@ class GrpcClient(Client):
         return late, found
 
     def _lose(self, error: grpc.RpcError) -> None:
-        _expected(error)
+        stream, self._stream = self._stream, None
         self._requests.put(None)
-        if self._stream is not None:
-            self._stream.cancel()
-            self._stream = None
+        if stream is not None and isinstance(error, _StreamEnded):
+            with contextlib.suppress(grpc.RpcError):
+                for (
+                    _
+                ) in stream:  # what it held goes back when the server has heard the end: cancelling would count as a failure
+                    pass
+        elif stream is not None:
+            stream.cancel()
+        self._expect(error)
 
     def _finish(self, got: Got, request: pb.SubscribeRequest) -> bool:
         if self._stream is None or got.handle[0] is not self._stream:
@@ -386,8 +417,11 @@ class GrpcClient(Client):
         return self._finish(got, pb.SubscribeRequest(nack=[pb.Nack(tags=tags, reason="poison", reject=True)]))
 
     def close(self) -> None:
+        self._is_closed = True
         self._requests.put(None)
         self._channel.close()
+
+    _is_closed = False
 
 
 class _StreamEnded(grpc.RpcError):  # type: ignore[misc]  # it comes without types

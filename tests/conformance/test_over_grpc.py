@@ -54,7 +54,7 @@ class GrpcBackend(DirectoryBackend):
         return client  # type: ignore[no-any-return]  # it has the same face
 
     def queue(self, **options: Any) -> Any:
-        pytest.skip("no such call over gRPC: the queue of a server comes later")
+        pytest.skip("no such call over gRPC: a Queue speaks the native protocol")
 
     def close(self) -> None:
         super().close()

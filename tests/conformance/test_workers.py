@@ -360,11 +360,14 @@ def test_a_signal_stops_a_program_of_workers_in_good_order(live: Backend, tmp_pa
     skip_unless(isinstance(live, DirectoryBackend), "runs a program on a folder")
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    seen = [process.stdout.readline().strip() for _ in range(10)]
-    process.send_signal(number)
-    rest, _ = process.communicate(timeout=PATIENCE)
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            seen = [process.stdout.readline().strip() for _ in range(10)]
+            process.send_signal(number)
+            rest, _ = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert rest.split() == ["closed"]
     assert seen == [str(at) for at in range(10)]

@@ -90,6 +90,7 @@ def test_a_stage_is_adopted_as_a_whole_or_not_at_all(seed: int) -> None:
     print(f"seed {seed}: {sum(one.states for one in explored)} states, {links} adoptions")
 
 
+@pytest.mark.long
 def test_adoptions_of_a_fixed_seed() -> None:
     explored = _explore(25, steps=35, states=3)
     print(f"{explored.states} states, {explored.links} adoptions")

@@ -76,6 +76,7 @@ def test_truncating_below_the_durable_end_is_found() -> None:
     assert flip_in_durable_part(SimulatedFileSystem()) == "reported"
 
 
+@pytest.mark.long
 def test_the_suite_is_silent_without_a_mutant() -> None:
     """The same search finds nothing in the product itself."""
     assert _finds(4_000) is None

@@ -97,6 +97,7 @@ def test_every_change_is_there_as_a_whole_or_not_at_all(seed: int) -> None:
     _explore(seed % 1_000_000, 2_500)
 
 
+@pytest.mark.long
 def test_crash_states_of_a_fixed_seed() -> None:
     """The same for workloads that are the same in every run, and that are known to do everything."""
     done = _explore(78_000_000, 2_500)
@@ -142,4 +143,4 @@ def _live(files: SimulatedFileSystem, number: int) -> str:
 @pytest.mark.long
 def test_many_crash_states(seed: int) -> None:
     """The same, more."""
-    _explore(seed % 1_000_000 + 1_000_000, 10_000)
+    _explore(seed % 1_000_000 + 1_000_000, 5_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return found
 
 
+@functools.cache
 def drawings() -> dict[str, str]:
     """Every fenced drawing in a docstring of the source, by where it stands."""
     found: dict[str, str] = {}

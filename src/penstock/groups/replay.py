@@ -182,6 +182,11 @@ class Replay:
                 self._bury_with_hands(found.places, now_us)
             elif member in self._dead and (found is not None or before is None or not before.complete):
                 self._bury(self._dead[member], now_us)
+        if any(found.many for found in hands.values()):
+            # Who held more than words can name may have had them from another whose lease had ended, which the journal does not tell yet.
+            for dead in self._dead.values():
+                for offsets, cursor in zip(dead.held, book.cursors, strict=True):
+                    cursor.suspects |= offsets & cursor.open
         self._dead = {}
         for cursor in book.cursors:
             for offset, due_us in self._due_us.get(cursor.partition, {}).items():

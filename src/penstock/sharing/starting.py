@@ -18,8 +18,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreLocked, StoreNotFound
-from penstock.files import LockHeld, RealLock
+from penstock.files import LockHeld, RealLock, lock_owner
 from penstock.sharing import names
+from penstock.volume.volume import LOCK_NAME
 from penstock.wire.failures import decode_error
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def start_helper(folder: str, settings: dict[str, Any], *, create: bool, timeout
         raise StoreNotFound(folder) from None
     end = time.monotonic() + timeout_s
     try:
+        if lock_owner(os.path.join(folder, LOCK_NAME)) is not None:
+            return  # one that was being started when we looked has begun since
         with _log(folder) as log:
             helper = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs us
                 [

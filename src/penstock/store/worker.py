@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock")
 CONCURRENCY_MAX = 10_000
 STOP_SECONDS = 15.0
+LOOK_SECONDS = 0.25
 RETRY_SECONDS = 0.2
 
 
@@ -257,7 +258,7 @@ class Workers:
         try:
             for worker in self._workers:
                 worker.start()
-            self._stops.get()
+            self._wait_for_stop()
         finally:
             self._stop_all(timeout)
             for number, handler in restore.items():
@@ -265,6 +266,15 @@ class Workers:
             self._running = False
             while not self._stops.empty():
                 self._stops.get()
+
+    def _wait_for_stop(self) -> None:
+        while True:
+            # A signal that comes just before the thread sleeps does not wake it; Python looks for it when the thread is awake again.
+            try:
+                self._stops.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            return
 
     def _stop_all(self, timeout: float) -> None:
         for worker in self._workers:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from penstock.cli.demo.stage import Actor, Stage
 
-WARM_UP = 50
-MESSAGES = 600
+WARM_UP = 200
+MESSAGES = 1_500
 MESSAGE_BYTES = 32 * KIB
 BATCH = 50
 PREFETCH = 20
 PENDING = 200
 """The most messages that a producer gathers before it says that it is full."""
-GROWTH_BYTES_MAX = 8 * MIB
+GROWTH_BYTES_MAX = 16 * MIB
 """What the server may grow by; the backlog is larger than that."""
 
 

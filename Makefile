@@ -10,7 +10,7 @@ export PYTHON
 VENV ?= .venv
 EXTRAS ?= dev
 ARGS ?=
-# The test processes; two also show what a test wrongly shares with others.
+# The test processes; two also show what a test wrongly shares with others. Those of Spark share one (loadgroup), for its Java.
 WORKERS ?= 2
 bin := $(VENV)/bin
 
@@ -24,10 +24,11 @@ setup:  ## Create or update the virtual environment.
 
 test: setup  ## Run the tests, without the long ones.
 	@scripts/install-test-tools
-	$(bin)/python -m pytest -n $(WORKERS) tests $(ARGS)
+	$(bin)/python -m pytest -n $(WORKERS) --dist loadgroup tests $(ARGS)
 
-demo: setup  ## Show the queue at work.
+demo: setup  ## Show the queue at work, and topics as Spark tables.
 	$(bin)/python examples/demo.py $(ARGS)
+	$(bin)/python examples/spark/pipeline.py
 
 lint: lint-rules lint-format lint-types lint-imports  ## Run every linter (make -k lint: go on after a failure).
 
@@ -49,7 +50,7 @@ format: setup  ## Format the code and mend what ruff can mend.
 
 long: setup  ## Run the long tests: crashes on real file systems (needs root), many examples.
 	scripts/install-crash-tools
-	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) -m long tests --ignore=tests/real_disk $(ARGS)
+	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) --dist loadgroup -m long tests --ignore=tests/real_disk $(ARGS)
 	HYPOTHESIS_PROFILE=long $(bin)/python -m pytest -n $(WORKERS) -m long tests/real_disk $(ARGS)
 
 # In an environment of its own, with the queues that ours is compared with: the others need not wait for them.

@@ -17,7 +17,8 @@ PenstockError
 │   ├── TopicNotFound       the topic or partition does not exist
 │   ├── GroupNotFound       the topic has no such group
 │   ├── StageNotFound       the stage was never made, was aborted or has expired
-│   └── OffsetOutOfRange    the offset was removed by retention, or is not written yet
+│   ├── OffsetOutOfRange    the offset was removed by retention, or is not written yet
+│   └── DataLost            messages that a Spark query has yet to read, or had read, are gone
 ├── Unavailable             try again later; nothing was changed
 │   ├── StoreLocked         another process owns the store
 │   ├── StorageFull         the disk has no room for it
@@ -251,6 +252,20 @@ class OffsetOutOfRange(NotFound):
 
     def __str__(self) -> str:
         return f"offset {self.offset} is outside [{self.first}, {self.end})"
+
+
+class DataLost(NotFound):
+    """Messages that a Spark query has yet to read, or had read, are gone: by retention, with their topic, or by a lost tail."""
+
+    code = "DATA_LOST"
+
+    def __init__(self, topic: str, partition: int | None, reason: str) -> None:
+        super().__init__(topic, partition, reason)
+        self.topic, self.partition, self.reason = topic, partition, reason
+
+    def __str__(self) -> str:
+        where = self.topic if self.partition is None else f"{self.topic}/{self.partition}"
+        return f"{where}: {self.reason}; to go on with what is there, set the option failOnDataLoss to false"
 
 
 class Unavailable(PenstockError):

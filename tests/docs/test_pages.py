@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name_of)
+RUNNING = [
+    # Where the other tests that start a Spark run.
+    pytest.param(page, marks=[pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)], id=name_of(page))
+    if page.name == "spark.md"
+    else pytest.param(page, id=name_of(page))
+    for page in PAGES
+    if blocks(page.read_text(), "python")
+]
+
+
+@pytest.mark.parametrize("page", RUNNING)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page, one after the other, as a reader would type them into an empty folder."""
     monkeypatch.chdir(tmp_path)

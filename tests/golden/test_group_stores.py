@@ -186,8 +186,8 @@ def test_the_producers_and_stages_of_a_golden_store(path: Path) -> None:
             assert identity.incarnation == 2
             sent = producer.send(b"by the third")
         assert sent.result().offset == 4
-        assert store.commit("job", 1, []) == Committed("job", 1, 1, duplicate=True)
-        assert store.commit("job", 2, [left]) == Committed("job", 2, 1, duplicate=False)
+        assert store.commit("job", 1, []) == Committed("job", 1, 1, duplicate=True, newest=1)
+        assert store.commit("job", 2, [left]) == Committed("job", 2, 1, duplicate=False, newest=2)
     with open_store(str(path), None, FakeClock(now_us=OPENED_US)) as store:
         assert [message.value for message in store.read("bills", 0)] == [*values, b"by the third", b"staged and not committed"]
 

@@ -182,7 +182,7 @@ class AsyncRemoteStore(AsyncStore):
 
     async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         answer = (await self._calls.ask(Call.COMMIT, self._remote._to_commit(producer, number, stages))).fields
-        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")))
+        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")), whole(answer, "newest"))
 
     async def abort(self, stages: Sequence[str]) -> int:
         return whole((await self._calls.ask(Call.ABORT, {"stages": stage_ids(stages)})).fields, "count")

@@ -32,7 +32,7 @@ class Principal(Protocol):
 
 class Rule(NamedTuple):
     """
-    A right, and on what: the field *topic* of the call, the dead letters of that topic, or the whole store.
+    A right, and on what: the field *topic* (or *topics*) of the call, the dead letters of that topic, or the whole store.
 
     Without a *right* any valid token will do: the call touches only what its connection has open, or looks at rights itself.
     """
@@ -79,7 +79,7 @@ RULES: dict[Call, Rule] = {
     Call.GROUPS: Rule("read", "topic"),
     Call.DELETE_GROUP: Rule("admin", "topic"),
     Call.SEEK: Rule("consume", "topic"),
-    Call.POSITIONS: Rule("read", "topic"),
+    Call.POSITIONS: Rule("read", "topics"),
     Call.READ: Rule("read", "topic"),
     Call.OFFSET_OF_TIME: Rule("read", "topic"),
     Call.DEAD_LETTERS: Rule("read", "dead letters"),
@@ -118,6 +118,11 @@ def _topics(rule: Rule, fields: dict[str, Any], topic_of_consumer: Any) -> list[
     if rule.on == "consumer":
         topic = topic_of_consumer(fields.get("consumer"))
         return [] if topic is None else [topic]
+    if rule.on == "topics" and "topics" in fields:
+        names = fields["topics"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadArgument("topics", shown(names), "must be a list of names")
+        return list(names)
     named = fields.get("topic")
     if named is None:
         return [None]

@@ -551,11 +551,13 @@ class Session:
     def _commit(self, frame: Frame) -> Answer:
         fields = frame.fields
         result = self._store.commit(fields.get("producer"), fields.get("number"), _texts(frame, "stages"))  # type: ignore[arg-type]
-        return {"messages": result.messages, "duplicate": result.duplicate}, []
+        return {"messages": result.messages, "duplicate": result.duplicate, "newest": result.newest}, []
 
     def _committed(self, frame: Frame) -> Answer:
         result = self._store.committed(frame.fields.get("producer"), frame.fields.get("number"))  # type: ignore[arg-type]
-        return {"messages": None if result is None else result.messages}, []
+        if result is None:
+            return {"messages": None}, []
+        return {"messages": result.messages, "newest": result.newest}, []
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
@@ -706,6 +708,9 @@ class Session:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _positions(self, frame: Frame) -> Answer:
+        if "topics" in frame.fields:
+            found = self._store.positions(_texts(frame, "topics"))
+            return {"topics": {name: documents.encode_positions(one) for name, one in found.items()}}, []
         logs = self._topic(frame).logs
         ends = self._store._volume.ends(logs)  # noqa: SLF001
         return {"starts": [log.log_start for log in logs], "ends": ends}, []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.client.connection import ConnectionLost
 from penstock.errors import PenstockError, Unavailable, UsageError
+from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
 from penstock.wire.answers import text
 from penstock.wire.calls import Call
@@ -59,6 +60,13 @@ class RemoteStage:
         if columns.values:
             for number, _, batch in columns.split(partition):
                 self._add(target.name, number, batch)
+
+    def publish_arrow(self, topic: str, table: Any) -> None:
+        """Publish the rows of a `pyarrow.RecordBatch` when the stage is committed. See `OpenStage.publish_arrow`."""
+        self._check()
+        target = self._to_publish(topic, lambda new: batches_of(new, table))
+        for number, batch in batches_of(target, table):
+            self._add(target.name, number, batch)
 
     def _add(self, topic: str, partition: int, batch: EncodedBatch) -> None:
         batch.stamp(0, 0, 0, 0, 0, 0)

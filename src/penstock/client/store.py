@@ -38,11 +38,13 @@ from penstock.wire.answers import number_rows, rows, whole
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterator, Sequence
 
     from penstock.client.address import Place
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer as Identity
+    from penstock.store.reading import TopicPositions
     from penstock.store.stats import StoreStats
     from penstock.store.store import GroupInfo
     from penstock.topics.message import Message
@@ -269,7 +271,7 @@ class RemoteStore:
     def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         """Publish all messages of *stages* at once, under *number*. See `Store.commit`."""
         answer = self._connection.call(Call.COMMIT, self._to_commit(producer, number, stages)).fields
-        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")))
+        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")), whole(answer, "newest"))
 
     def _to_commit(self, producer: str, number: int, stages: Sequence[str]) -> dict[str, Any]:
         self._check_open()
@@ -284,9 +286,9 @@ class RemoteStore:
     def committed(self, producer: str, number: int) -> Committed | None:
         """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
         answer = self._connection.call(Call.COMMITTED, {"producer": producer, "number": number}).fields
-        return (
-            None if answer.get("messages") is None else Committed(producer, number, whole(answer, "messages"), duplicate=True)
-        )
+        if answer.get("messages") is None:
+            return None
+        return Committed(producer, number, whole(answer, "messages"), duplicate=True, newest=whole(answer, "newest"))
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
@@ -387,6 +389,24 @@ class RemoteStore:
         self._check_open()
         check_topic_name(topic)
         return {number: log.committed_end for number, log in enumerate(remote_logs(self._connection, topic))}
+
+    def positions(self, topics: Sequence[str]) -> dict[str, TopicPositions]:
+        """Where the partitions of *topics* begin and end, all at one moment. See `Store.positions`."""
+        self._check_open()
+        for name in topics:
+            check_topic_name(name)
+        answer = self._connection.call(Call.POSITIONS, {"topics": list(topics)}).fields
+        return {name: documents.decode_positions(one) for name, one in answer["topics"].items()}
+
+    def offset_of_time(self, topic: str, partition: int, when: dt.datetime) -> int:
+        """The first offset appended at or after *when*. See `Store.offset_of_time`."""
+        [(_, log)] = self._chosen(topic, partition)
+        return reading.place("when", when, log)
+
+    def epoch_at(self, topic: str, partition: int, offset: int) -> int | None:
+        """The log epoch in which *offset* was written. See `Store.epoch_at`."""
+        [(_, log)] = self._chosen(topic, partition)
+        return reading.epoch_at(log, offset)
 
     def _chosen(self, topic: str, partition: int | None) -> list[tuple[int, Any]]:
         self._check_open()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadColumn
 from penstock.format import columns as c
+from penstock.format.batch_header import COMPATIBLE_APPEND_TIMES
 from penstock.format.compression import Codec
 
 if TYPE_CHECKING:
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from penstock.format.batch import Batch
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers", "priority", "expires_at", "deliver_at")
+EXTRA_COLUMNS = ("timestamp_type",)
+"""Given only where they are named."""
 
 
 @lru_cache(maxsize=1)
-def _library() -> Any:
+def library() -> Any:
+    """Pyarrow. Raises `ImportError` with what to install."""
     try:
         import pyarrow as pa
         import pyarrow.compute
@@ -35,7 +39,7 @@ def _library() -> Any:
 
 @lru_cache(maxsize=1)
 def _types() -> dict[str, Any]:
-    pa = _library()
+    pa = library()
     moment = pa.timestamp("us", tz="UTC")
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     return {
@@ -48,12 +52,13 @@ def _types() -> dict[str, Any]:
         "priority": pa.uint8(),
         "expires_at": moment,
         "deliver_at": moment,
+        "timestamp_type": pa.int32(),
     }
 
 
 @lru_cache(maxsize=64)
 def _schema(names: tuple[str, ...]) -> Any:
-    pa, types = _library(), _types()
+    pa, types = library(), _types()
     return pa.schema([pa.field(name, types[name]) for name in names])
 
 
@@ -62,7 +67,7 @@ def _counting() -> Any:
     """0, 1, 2, ...: adding a first offset to a slice of it is the fastest way to an offset column."""
     from array import array
 
-    pa = _library()
+    pa = library()
     from penstock.values import BATCH_MESSAGES_MAX
 
     return pa.Array.from_buffers(pa.int64(), BATCH_MESSAGES_MAX, [None, pa.py_buffer(array("q", range(BATCH_MESSAGES_MAX)))])
@@ -71,25 +76,25 @@ def _counting() -> Any:
 @lru_cache(maxsize=64)
 def _nulls(name: str, count: int) -> Any:
     """A column that no message has a value in; immutable, so it is shared."""
-    return _library().nulls(count, _types()[name])
+    return library().nulls(count, _types()[name])
 
 
 @lru_cache(maxsize=64)
 def _zeros(count: int) -> Any:
-    pa = _library()
+    pa = library()
     return pa.repeat(pa.scalar(0, pa.uint8()), count)
 
 
 def to_arrow(batch: Batch, names: Sequence[str] | None) -> Any:
     """The messages of *batch* as a RecordBatch with the columns *names*, default all of `COLUMNS`."""
-    pa = _library()
+    pa = library()
     wanted = COLUMNS if names is None else tuple(names)
     whole = pa.py_buffer(batch.buffer)
     arrays = []
     for name in wanted:
         build = _BUILDERS.get(name)
         if build is None:
-            raise BadColumn(name, f"unknown, use {', '.join(COLUMNS)}")
+            raise BadColumn(name, f"unknown, use {', '.join(COLUMNS + EXTRA_COLUMNS)}")
         arrays.append(build(pa, batch, whole))
     return pa.RecordBatch.from_arrays(arrays, schema=_schema(wanted))
 
@@ -193,6 +198,17 @@ def _timestamp(pa: Any, batch: Batch, whole: Any) -> Any:
     return pa.array([batch.time_us(index) for index in range(count)], pa.int64()).cast(moment)
 
 
+def _timestamp_type(pa: Any, batch: Batch, whole: Any) -> Any:
+    """0 where the publisher gave the time, 1 where it is the time of appending, as Kafka counts them."""
+    count = batch.header.count
+    entry = batch.entry(c.TIME)
+    if entry is None or batch.header.compatible & COMPATIBLE_APPEND_TIMES:
+        return pa.repeat(pa.scalar(1, pa.int32()), count)
+    if not entry.flags & c.HAS_NULLS:
+        return pa.repeat(pa.scalar(0, pa.int32()), count)
+    return _times(pa, batch, whole, c.TIME).is_null().cast(pa.int32())
+
+
 def _priority(pa: Any, batch: Batch, whole: Any) -> Any:
     count = batch.header.count
     entry = batch.entry(c.PRIORITY)
@@ -218,4 +234,5 @@ _BUILDERS: dict[str, Callable[[Any, Batch, Any], Any]] = {
     "priority": _priority,
     "expires_at": _expires_at,
     "deliver_at": _deliver_at,
+    "timestamp_type": _timestamp_type,
 }

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from penstock.errors import Closed, ReadOnly
 from penstock.store import reading
+from penstock.store.reading import TopicPositions
 from penstock.store.stats import StoreStats, TopicStats
 from penstock.store.store import TopicInfo
 from penstock.volume.reader import VolumeReader
 
 if TYPE_CHECKING:
+    import datetime as dt
     import os
     from collections.abc import Iterator, Sequence
 
@@ -32,6 +34,11 @@ class ReadOnlyStore:
         self.path = self._reader.path
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def volume(self) -> VolumeReader:
+        """The files behind it."""
+        return self._reader
 
     def _refresh(self) -> None:
         if self._closed:
@@ -93,6 +100,34 @@ class ReadOnlyStore:
         """The committed end of each partition, at one moment."""
         with self._lock:
             return {number: log.committed_end for number, log in self._logs(topic, None)}
+
+    def positions(self, topics: Sequence[str]) -> dict[str, TopicPositions]:
+        """See `Store.positions`."""
+        with self._lock:
+            self._refresh()
+            found = {}
+            for one in self._reader.topics:
+                if one.name in topics:
+                    logs = [self._reader.log(one.name, number) for number in range(one.partitions)]
+                    found[one.name] = TopicPositions(
+                        one.topic_id,
+                        max(log.log_epoch for log in logs),
+                        {number: log.log_start for number, log in enumerate(logs)},
+                        {number: log.committed_end for number, log in enumerate(logs)},
+                    )
+            return found
+
+    def offset_of_time(self, topic: str, partition: int, when: dt.datetime) -> int:
+        """See `Store.offset_of_time`."""
+        with self._lock:
+            [(_, log)] = self._logs(topic, partition)
+            return reading.place("when", when, log)
+
+    def epoch_at(self, topic: str, partition: int, offset: int) -> int | None:
+        """See `Store.epoch_at`."""
+        with self._lock:
+            [(_, log)] = self._logs(topic, partition)
+            return reading.epoch_at(log, offset)
 
     def stats(self) -> StoreStats:
         """Numbers of this moment; groups are known to the owner only."""

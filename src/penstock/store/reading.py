@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.arguments import check_moment_us, check_whole_number, shown
 from penstock.errors import BadArgument, OffsetOutOfRange
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from penstock.format.batch import Batch
 
 OFFSET_MAX = (1 << 63) - 1
+
+
+class TopicPositions(NamedTuple):
+    """
+    How far each partition of a topic reaches at one moment.
+
+    An offset means the same message as long as the topic's id is the same and the batch that holds it was not written in a later
+    *log_epoch* than the one in which the offset was seen: the epoch grows whenever a store is opened after a crash.
+    """
+
+    topic_id: bytes
+    log_epoch: int
+    starts: dict[int, int]
+    ends: dict[int, int]
 
 
 class Extent(Protocol):
@@ -105,6 +119,15 @@ def _slices(log: ReadableLog, first: int, last: int) -> Iterator[tuple[Batch, in
             offset = batch.end_offset
             if offset >= last:
                 return
+
+
+def epoch_at(log: ReadableLog, offset: object) -> int | None:
+    """The log epoch in which *offset* was written; None if the log does not have it."""
+    wanted = check_whole_number("offset", offset, 0, OFFSET_MAX)
+    if not log.log_start <= wanted < log.committed_end:
+        return None
+    batches = log.read(wanted, 1)
+    return batches[0].header.log_epoch if batches else None
 
 
 def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, columns: Sequence[str] | None) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.format.batch import EncodedBatch
+from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
 from penstock.values import check_name
 from penstock.volume.tickets import Adopt, Append
@@ -49,12 +50,17 @@ NUMBER_MAX = (1 << 63) - 1
 
 
 class Committed(NamedTuple):
-    """The answer of a two-phase commit. *duplicate*: it was committed before, and this is the answer of then."""
+    """
+    The answer of a two-phase commit. *duplicate*: it was committed before, and this is the answer of then.
+
+    *newest* is the highest number of the producer that is committed: where it is higher than *number*, somebody else goes on.
+    """
 
     producer: str
     number: int
     messages: int
     duplicate: bool
+    newest: int
 
 
 class OpenStage:
@@ -88,6 +94,18 @@ class OpenStage:
         if columns.values:
             for number, _, batch in columns.split(partition):
                 self._add(target.logs[number], batch)
+
+    def publish_arrow(self, topic: str, table: Any) -> None:
+        """
+        Publish the rows of a `pyarrow.RecordBatch` when the stage is committed: nothing is done per message. Needs pyarrow.
+
+        It has the column `value` and any of key, headers, timestamp and partition; rows of one key, or of no key, keep their order.
+        Raises `UsageError` or `StorageFull`.
+        """
+        self._check()
+        target = self._catalog.to_publish(topic)
+        for number, batch in batches_of(target, table):
+            self._add(target.logs[number], batch)
 
     def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
         """Publish a batch that somebody else encoded when the stage is committed."""
@@ -237,7 +255,7 @@ class Staging:
             if known is not None:
                 own = {identity for identity, owner, _ in self._stages.all() if owner == producer}
                 self._remove([identity for identity in wanted if identity in own])
-                return Committed(producer, number, int(known["messages"]), duplicate=True)
+                return self._known(producer, number, known)
             before = self._producers.last_commit_us(producer)
             try:
                 messages = self._commit(producer, number, wanted, adopting=True)
@@ -248,7 +266,11 @@ class Staging:
             if before is not None:
                 # Left over from attempts that were made before the last commit: nobody can want them any more.
                 self._stages.remove_expired(producer, before)
-        return Committed(producer, number, messages, duplicate=False)
+        return Committed(producer, number, messages, duplicate=False, newest=number)
+
+    def _known(self, producer: str, number: int, result: Any) -> Committed:
+        newest = self._producers.newest_of(producer)
+        return Committed(producer, number, int(result["messages"]), duplicate=True, newest=max(number, newest or 0))
 
     def _commit(self, producer: str, number: int, wanted: list[str], *, adopting: bool) -> int:
         """Decide it; returns how many messages it published. Everything is checked before anything is decided."""
@@ -277,7 +299,7 @@ class Staging:
     def result(self, producer: str, number: int) -> Committed | None:
         """What `commit` gave for that number, None if it was not committed."""
         known: Any = self._producers.result_of(producer, number)
-        return None if known is None else Committed(producer, number, int(known["messages"]), duplicate=True)
+        return None if known is None else self._known(producer, number, known)
 
     def remove_expired(self) -> int:
         """Remove what nobody committed for days."""

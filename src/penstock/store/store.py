@@ -29,6 +29,7 @@ from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
+from penstock.store.reading import TopicPositions
 from penstock.store.staging import Staging
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
@@ -604,6 +605,34 @@ class Store:
         self._check_open()
         logs = self._catalog.get(topic).logs
         return dict(enumerate(self._volume.ends(logs)))
+
+    def positions(self, topics: Sequence[str]) -> dict[str, TopicPositions]:
+        """Where the partitions of *topics* begin and end, all at one moment. Topics that are not there are left out."""
+        self._check_open()
+        wanted = set(topics)
+        found = [topic for topic in self._catalog.all() if topic.name in wanted]
+        ends = iter(self._volume.ends([log for topic in found for log in topic.logs]))
+        return {
+            topic.name: TopicPositions(
+                topic.topic_id,
+                self._volume.log_epoch,
+                {number: log.log_start for number, log in enumerate(topic.logs)},
+                {number: next(ends) for number in range(topic.partitions)},
+            )
+            for topic in found
+        }
+
+    def offset_of_time(self, topic: str, partition: int, when: dt.datetime) -> int:
+        """The first offset appended at or after *when*; the committed end if there is none."""
+        self._check_open()
+        [(_, log)] = self._chosen(self._catalog.get(topic), partition)
+        return reading.place("when", when, log)
+
+    def epoch_at(self, topic: str, partition: int, offset: int) -> int | None:
+        """The log epoch in which *offset* was written, see `TopicPositions`; None if the log does not have it."""
+        self._check_open()
+        [(_, log)] = self._chosen(self._catalog.get(topic), partition)
+        return reading.epoch_at(log, offset)
 
     # -- workers ----------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ _ENTRY = struct.Struct("<B3xI")
 _PRODUCER, _TRANSACTION = 1, 2
 EXPIRY_US = 7 * 86_400 * 1_000_000
 """A producer that was silent so long is forgotten."""
+ONCE_PREFIX = "once."
+"""A producer of transactions whose name begins so makes only one, and is forgotten when it is silent, like the others."""
 TRANSACTIONS_KEPT = 16
 """Results that are remembered for each producer of transactions."""
 
@@ -122,6 +124,9 @@ class Producers:
                 _entry(_PRODUCER, {"id": one, "incarnation": incarnation, "time_us": time_us})
                 for one, (incarnation, time_us) in self._incarnations.items()
             ]
+            for producer in [name for name in self._transactions if name.startswith(ONCE_PREFIX)]:
+                if all(time_us <= oldest for time_us, _ in self._transactions[producer].values()):
+                    del self._transactions[producer]
             for producer, known in self._transactions.items():
                 parts += [
                     _entry(_TRANSACTION, {"producer": producer, "number": number, "time_us": time_us, "result": result})
@@ -173,6 +178,11 @@ class Producers:
         if known and number < max(known):
             raise TransactionFenced(producer, number, max(known))
         return None
+
+    def newest_of(self, producer: str) -> int | None:
+        """The highest number that *producer* has committed."""
+        known = self._transactions.get(producer)
+        return max(known) if known else None
 
     def last_commit_us(self, producer: str) -> int | None:
         """When the last transaction of *producer* was committed."""

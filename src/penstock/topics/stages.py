@@ -1,6 +1,9 @@
 """
 Stages on disk: what the first phase of a two-phase transaction leaves, and the second takes.
 
+A process that does not own the store may stage as well: what it writes is not touched by the owner before it is finished (or a day
+old), and is committed by the owner like any other stage.
+
 A stage belongs to a producer and has an id. It is durable once it is finished, survives restarts, and goes away when it is committed
 or aborted, when its producer has committed twice since, or after `EXPIRY_US`. What it holds for a log beyond the first megabyte lies
 in parts, files that the log can adopt as segments (log/staged_segment.py).
@@ -43,6 +46,9 @@ _SUFFIX = ".stage"
 _NEW = ".new"
 _PART_SUFFIX = ".part"
 _PROBE = ".probe"
+_OUTSIDE_NAME = re.compile(r"([0-9a-f]{32})\.([0-9]{1,19})\.outside")
+OUTSIDE_EXPIRY_US = 86_400 * 1_000_000
+"""A process beside the owner that has not finished its stage by then is taken for dead."""
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PART_NAME = re.compile(r"([0-9a-f]{32})\.[0-9]+\.part")
 _PAGE_BYTES = 4096
@@ -102,7 +108,7 @@ class StageWriter:
     def __init__(self, stages: Stages, producer: str) -> None:
         self._stages = stages
         self.identity = secrets.token_hex(16)
-        self._path = os.path.join(stages.directory, self.identity + _NEW)
+        self._path = os.path.join(stages.directory, self.identity + stages.unfinished_suffix())
         self._file: File | None = stages.files.create(self._path)
         self._crc = 0
         self._position = 0
@@ -197,30 +203,62 @@ class StageWriter:
 class Stages:
     """The stages of one store. Safe to call from any thread."""
 
-    def __init__(self, files: FileSystem, store_path: str, store_id: bytes, clock: Clock) -> None:
+    def __init__(self, files: FileSystem, store_path: str, store_id: bytes, clock: Clock, *, outside: bool = False) -> None:
+        """*outside*: this process does not own the store; it stages, and the owner commits."""
         self.files = files
+        self._outside = outside
         self.store_id = store_id
         self.clock = clock
         self.directory = os.path.join(store_path, STAGING)
         self.limits = StageLimits()
         self._can_link: bool | None = None
         self._made = files.exists(self.directory)
-        if self._made:
+        if self._made and not outside:
             # A process that was killed may have made it, and not its name durable.
             files.sync_directory(store_path)
             self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         names = set(self.files.list_directory(self.directory))
+        outside = self._remove_dead(names)
         for name in names:
             found = _PART_NAME.fullmatch(name)
-            if name.endswith((_NEW, _PROBE)) or (found is not None and found[1] + _SUFFIX not in names):
+            if name.endswith((_NEW, _PROBE)) or (
+                found is not None and found[1] not in outside and found[1] + _SUFFIX not in names
+            ):
+                with contextlib.suppress(FileNotFoundError):
+                    self.files.unlink(os.path.join(self.directory, name))
+
+    def _remove_dead(self, names: set[str]) -> set[str]:
+        """Remove unfinished stages of processes beside the owner that have died; returns the ids of the others."""
+        living = set()
+        oldest = self.clock.now_us() - OUTSIDE_EXPIRY_US
+        for name in names:
+            found = _OUTSIDE_NAME.fullmatch(name)
+            if found is None:
+                continue
+            if int(found[2]) >= oldest:
+                living.add(found[1])
+                continue
+            with contextlib.suppress(FileNotFoundError):
                 self.files.unlink(os.path.join(self.directory, name))
+            self._remove_parts(found[1])
+        return living
+
+    def unfinished_suffix(self) -> str:
+        """How the name of a stage ends that is being written."""
+        return f".{self.clock.now_us()}.outside" if self._outside else _NEW
+
+    @property
+    def _is_there(self) -> bool:
+        # A process beside the owner may have made the folder meanwhile.
+        self._made = self._made or self.files.exists(self.directory)
+        return self._made
 
     def can_link(self) -> bool:
         """Whether files here can have two names; not all file systems have that."""
         if self._can_link is None:
-            path = os.path.join(self.directory, secrets.token_hex(16) + _NEW)
+            path = os.path.join(self.directory, secrets.token_hex(16) + self.unfinished_suffix())
             self.files.create(path).close()
             try:
                 self.files.link(path, path + _PROBE)
@@ -288,21 +326,24 @@ class Stages:
     def remove(self, identity: str) -> bool:
         """Remove a stage; False if it is not there."""
         path = self.path_of(identity)
-        if not self._made or not self.files.exists(path):
+        if not self._is_there or not self.files.exists(path):
             return False
         # Its parts have no meaning without it, and go at the next opening if they cannot go now.
         with contextlib.suppress(FileNotFoundError):
             self.files.unlink(path)
+        self._remove_parts(identity)
+        return True
+
+    def _remove_parts(self, identity: str) -> None:
         number = 0
         while self.files.exists(part_path := self.part_path(identity, number)):
             with contextlib.suppress(FileNotFoundError):
                 self.files.unlink(part_path)
             number += 1
-        return True
 
     def all(self) -> list[tuple[str, str, int]]:
         """(id, producer, created_us) of each finished stage; what cannot be read is left out, and left alone."""
-        if not self._made:
+        if not self._is_there:
             return []
         found = []
         for name in self.files.list_directory(self.directory):
@@ -324,6 +365,8 @@ class Stages:
         """Remove the stages of *producer* made before a moment, or all that have expired; returns how many."""
         limit = self.clock.now_us() - EXPIRY_US if before_us is None else before_us
         count = 0
+        if producer is None and self._is_there:
+            self._remove_dead(set(self.files.list_directory(self.directory)))
         for identity, owner, created_us in self.all():
             if created_us < limit and (producer is None or owner == producer):
                 count += self.remove(identity)

@@ -32,7 +32,7 @@ class VolumeReader:
 
     def __init__(self, path: str, files: FileSystem) -> None:
         self.path = path
-        self._files = files
+        self.files = files
         self.store_id = read_identity(files, path)
         self._positions = PositionsReader(files, os.path.join(path, POSITIONS_NAME), self.store_id)
         self._topics: dict[str, TopicRecord] = {}
@@ -70,7 +70,7 @@ class VolumeReader:
                     self._logs[key].move_start(log_start)
             return False
         if positions is None or not positions.keys() <= self._logs.keys():
-            self._topics = {record.name: record for record in read_topics(self._files, os.path.join(self.path, TOPICS))}
+            self._topics = {record.name: record for record in read_topics(self.files, os.path.join(self.path, TOPICS))}
         self.is_live = positions is not None
         if positions is None:
             positions = self._checkpointed()
@@ -83,7 +83,7 @@ class VolumeReader:
         return True
 
     def _checkpointed(self) -> dict[tuple[bytes, int], Position]:
-        checkpoint = Checkpoints(self._files, self.path, self.store_id).load()
+        checkpoint = Checkpoints(self.files, self.path, self.store_id).load()
         rows = {row.log_id: row for row in checkpoint.rows}
         found = {}
         for record in self._topics.values():
@@ -99,7 +99,7 @@ class VolumeReader:
         if reader is None:
             identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
             directory = os.path.join(self.path, TOPICS, record.name, str(partition))
-            reader = self._logs[key] = LogReader(self._files, directory, identity, record.settings, self.refresh)
+            reader = self._logs[key] = LogReader(self.files, directory, identity, record.settings, self.refresh)
         return reader
 
     @property

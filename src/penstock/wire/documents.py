@@ -9,6 +9,7 @@ from typing import Any
 from penstock.arguments import check_moment_us, shown
 from penstock.errors import BadArgument, BadBytes, UsageError
 from penstock.settings import GroupSettings, TopicSettings
+from penstock.store.reading import TopicPositions
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, TopicInfo
 from penstock.values import SyncMode
@@ -72,6 +73,25 @@ def decode_topic_settings(values: Any) -> TopicSettings:
         return TopicSettings(**{**known, "sync": SyncMode(known["sync"])})
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"has no settings of a topic: {error}") from None
+
+
+def encode_positions(positions: TopicPositions) -> dict[str, Any]:
+    """How far a topic reaches."""
+    return {
+        "topic_id": positions.topic_id.hex(), "log_epoch": positions.log_epoch,
+        "starts": list(positions.starts.values()), "ends": list(positions.ends.values()),
+    }  # fmt: skip
+
+
+def decode_positions(document: dict[str, Any]) -> TopicPositions:
+    """The same back. Raises `BadBytes`."""
+    try:
+        starts, ends = ([int(one) for one in document[name]] for name in ("starts", "ends"))
+        return TopicPositions(
+            bytes.fromhex(document["topic_id"]), int(document["log_epoch"]), dict(enumerate(starts)), dict(enumerate(ends))
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadBytes("answer", f"has no positions of a topic: {error}") from None
 
 
 def encode_group(info: GroupInfo) -> dict[str, Any]:

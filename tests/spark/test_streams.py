@@ -1,0 +1,283 @@
+"""Streams from topic to topic on real Spark: each message once, whatever fails (I39 to I43)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import penstock
+from penstock.errors import TransactionFenced
+from penstock.spark.options import WriteOptions
+from penstock.spark.source import PenstockDataSource
+from penstock.spark.staging import Staged, TaskStage
+from penstock.spark.stream_writer import PenstockStreamWriter
+from tests.cli.serving import Serving
+from tests.spark.conftest import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def source(spark: SparkSession, store: str, **options: str) -> DataFrame:
+    chosen = {"subscribe": "in", "startingOffsets": "earliest", **options}
+    return spark.readStream.format("penstock").option("store", store).options(**chosen).load()
+
+
+def patiently(work: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """What *work* gives; again where Spark has given up on a Python that took more than its ten seconds to start."""
+    for _ in range(3):
+        try:
+            return work()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return work()
+
+
+def run(frame: DataFrame, store: str, checkpoint: str, kind: str = "penstock") -> StreamingQuery:
+    """Everything that is there now, into the topic `out`."""
+    writer = (
+        frame.writeStream.format(kind).option("store", store).option("topic", "out").option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+    )  # fmt: skip
+
+    def work() -> StreamingQuery:
+        query = writer.start()
+        query.awaitTermination()
+        return query
+
+    return patiently(work)
+
+
+def start(frame: DataFrame, store: str, checkpoint: str) -> StreamingQuery:
+    """A query that goes on, and has handled what there is now."""
+    writer = (
+        frame.writeStream.format("penstock").option("store", store).option("topic", "out")
+        .option("checkpointLocation", checkpoint).trigger(processingTime="100 milliseconds")
+    )  # fmt: skip
+
+    def work() -> StreamingQuery:
+        query = writer.start()
+        query.processAllAvailable()
+        return query
+
+    return patiently(work)
+
+
+def copy(spark: SparkSession, store: str, checkpoint: str, **options: str) -> StreamingQuery:
+    return run(source(spark, store, **options).select("key", "value"), store, checkpoint)
+
+
+def fill(path: str, start: int, stop: int, topic: str = "in") -> None:
+    with open_store(path) as store:
+        store.create_topic(topic, partitions=2)
+        numbers = range(start, stop)
+        store.publish_many(topic, [b"%d" % n for n in numbers], keys=[b"k%d" % (n % 10) for n in numbers])
+
+
+def found(path: str, topic: str = "out") -> list[int]:
+    with open_store(path) as store:
+        return sorted(int(message.value or b"-1") for message in store.read(topic))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, path: str, checkpoint: str) -> None:
+    """In batches of the wanted size; the progress tells the lag."""
+    fill(path, 0, 90)
+    query = copy(spark, path, checkpoint, maxOffsetsPerTrigger="40")
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [40, 40, 10]
+    assert '"in": {"0"' in str(query.recentProgress[-1].sources[0].latestOffset)
+    fill(path, 90, 100)
+    copy(spark, path, checkpoint)
+    assert found(path) == list(range(100))
+
+
+def test_a_batch_that_is_replayed_changes_nothing(spark: SparkSession, path: str, checkpoint: str) -> None:
+    """Spark has forgotten that it committed the last batch, and runs it again (I41); no stage is left."""
+    fill(path, 0, 50)
+    copy(spark, path, checkpoint)
+    commits = os.path.join(checkpoint, "commits")
+    last = max(int(name) for name in os.listdir(commits) if name.isdigit())
+    for name in (str(last), f".{last}.crc"):
+        os.unlink(os.path.join(commits, name))
+    fill(path, 50, 60)
+    query = copy(spark, path, checkpoint)
+    assert next(progress.batchId for progress in query.recentProgress if progress.numInputRows) == last
+    assert found(path) == list(range(60))
+    with open_store(path) as store:
+        assert store._staging._stages.all() == []
+
+
+def test_a_checkpoint_that_was_set_back_is_told(spark: SparkSession, path: str, checkpoint: str, tmp_path: Path) -> None:
+    """And not taken for a replay, which would lose what it reads now (I42, I43)."""
+    fill(path, 0, 30)
+    copy(spark, path, checkpoint)
+    old = str(tmp_path / "old")
+    shutil.copytree(checkpoint, old)
+    for start in (30, 60):
+        fill(path, start, start + 30)
+        copy(spark, path, checkpoint)
+    with pytest.raises(Exception, match=r"(?s)TransactionFenced"):
+        copy(spark, path, old)
+    assert found(path) == list(range(90))
+
+
+def test_a_killed_worker_leaves_no_trace(spark: SparkSession, path: str, checkpoint: str, tmp_path: Path) -> None:
+    """The task runs again; what the dead attempt had staged is not published."""
+    fill(path, 0, 2_000)
+    marker = str(tmp_path / "killed")
+
+    class Mortal(PenstockStreamWriter):
+        def write(self, iterator: Any) -> Any:
+            return super().write(self.die_once(iterator))
+
+        @staticmethod
+        def die_once(batches: Any) -> Any:
+            for batch in batches:
+                yield batch
+                if not os.path.exists(marker):
+                    with open(marker, "w"):
+                        pass
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    class MortalSource(PenstockDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "mortal"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            return Mortal(WriteOptions.parse(self.options, streaming=True), schema)
+
+    spark.dataSource.register(MortalSource)
+    run(source(spark, path).select("key", "value"), path, checkpoint, kind="mortal")
+    assert os.path.exists(marker)
+    assert found(path) == list(range(2_000))
+
+
+def test_a_commit_that_took_effect_and_failed_is_not_repeated(
+    spark: SparkSession, path: str, checkpoint: str, tmp_path: Path
+) -> None:
+    """Spark aborts, the query fails, and on its next run it commits the same batch again."""
+    marker = str(tmp_path / "failed")
+
+    class Unlucky(PenstockStreamWriter):
+        def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
+            super().commit(messages, batchId)
+            if batchId and not os.path.exists(marker):
+                with open(marker, "w"):
+                    pass
+                raise RuntimeError("the answer was lost")
+
+    class UnluckySource(PenstockDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "unlucky"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            return Unlucky(WriteOptions.parse(self.options, streaming=True), schema)
+
+    spark.dataSource.register(UnluckySource)
+    fill(path, 0, 40)
+    frame = source(spark, path).select("value")
+    with pytest.raises(Exception, match="the answer was lost"):
+        run(frame, path, checkpoint, kind="unlucky")
+    assert found(path) == list(range(40))
+    run(frame, path, checkpoint, kind="unlucky")
+    assert found(path) == list(range(40))
+
+
+def test_topics_that_appear_later_are_read(spark: SparkSession, path: str, checkpoint: str) -> None:
+    """Under a pattern, from their first message; by a query that runs."""
+    fill(path, 0, 10, "in-1")
+    frame = (
+        spark.readStream.format("penstock").option("store", path).option("subscribePattern", "in-.*")
+        .option("startingOffsets", "earliest").load().select("value")
+    )  # fmt: skip
+    query = start(frame, path, checkpoint)
+    try:
+        fill(path, 10, 30, "in-2")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert found(path) == list(range(30))
+
+
+def test_a_stream_fails_on_a_gap_and_goes_on_if_told_so(spark: SparkSession, path: str, checkpoint: str) -> None:
+    """Retention removed what it had not read."""
+    with open_store(path) as store:
+        store.create_topic("in", segment_bytes=1024 * 1024, retention_bytes=1_500_000)
+        store.publish_many("in", [b"0"])
+    copy(spark, path, checkpoint)
+    with open_store(path) as store:
+        for _ in range(40):
+            store.publish_many("in", [b"1" * 100_000])
+        store.retain("in")
+        first = store.stats().topics["in"].starts[0]
+    with pytest.raises(Exception, match=rf"(?s)DataLost.*from offset 1 to {first} were removed"):
+        copy(spark, path, checkpoint)
+    copy(spark, path, checkpoint, failOnDataLoss="false")
+    with open_store(path) as store:
+        assert sum(store.ends("out").values()) == 1 + 41 - first
+
+
+def test_a_stream_through_a_server_that_restarts(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    """Its processes reconnect; the query does not notice."""
+    data, address = str(tmp_path / "data"), f"penstock+unix://{tmp_path}/s"
+    arguments = ("--data", data, "--native", f"unix:{tmp_path}/s", "--no-http")
+    server = Serving(*arguments)
+    try:
+        with penstock.open(address) as store:
+            store.create_topic("in", partitions=2)
+            query = start(source(spark, address).select("value"), address, checkpoint)
+            for at in range(0, 30, 10):
+                store.publish_many("in", [b"%d" % n for n in range(at, at + 10)], keys=[b"%d" % n for n in range(10)])
+                query.processAllAvailable()
+                server.process.kill()
+                server.process.communicate()
+                server = Serving(*arguments)
+            query.stop()
+            assert sorted(int(message.value or b"-1") for message in store.read("out")) == list(range(30))
+    finally:
+        server.process.kill()
+        server.process.communicate()
+
+
+def test_zombies_are_fenced(path: str) -> None:
+    """The sink of a driver that was replaced: its commit is refused, or is the one that counts, whichever comes first (I41, I42)."""
+    fill(path, 0, 1)
+    with open_store(path) as store:
+        store.create_topic("out")
+    options = WriteOptions.parse({"store": path, "topic": "out"}, streaming=True)
+    old, new = (PenstockStreamWriter(options, StructType([StructField("value", BinaryType())])) for _ in range(2))
+
+    def staged(text: bytes) -> Staged:
+        table = pa.RecordBatch.from_arrays([pa.array([text], pa.binary())], ["value"])
+        return TaskStage(options, ("value",), "spark-query.q").write(iter([table]))
+
+    mine, theirs, later = staged(b"1"), staged(b"2"), staged(b"3")
+    new.commit([mine, None], 7)
+    old.commit([theirs], 7)
+    new.commit([later], 8)
+    with pytest.raises(TransactionFenced):
+        old.commit([staged(b"4")], 7)
+    with pytest.raises(TransactionFenced):
+        old.commit([staged(b"5")], 2)
+    new.abort([later], 8)
+    assert found(path) == [1, 3]
+    with open_store(path) as store:
+        assert len(store._staging._stages.all()) == 1  # the refused one; it expires

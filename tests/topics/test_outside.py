@@ -1,0 +1,83 @@
+"""Stages that are made beside the owner."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.errors import TopicNotFound
+from penstock.store.outside import stage_outside
+from penstock.topics import stages
+from penstock.volume.verification import verify
+from tests.conformance.backends import SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rows(count: int, size: int = 100) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([b"%08d" % n + bytes(size) for n in range(count)], pa.binary())], ["value"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = str(tmp_path / "store")
+    with penstock.Store.open(path, settings=SETTINGS) as store:
+        store.create_topic("t", segment_bytes=8 * 1024 * 1024)
+    return path
+
+
+def values(path: str) -> list[bytes | None]:
+    with penstock.open(path, read_only=True) as store:
+        return [message.value for message in store.read("t")]
+
+
+@pytest.mark.parametrize("count", [10, 100_000])
+def test_a_stage_made_beside_the_owner_is_committed_by_it(path: str, count: int) -> None:
+    """Small ones are copied, and large ones become segments; nothing is visible before."""
+    owner = penstock.Store.open(path, settings=SETTINGS)
+    with penstock.open(path, read_only=True) as reader:
+        with stage_outside(reader, "p") as stage:
+            for _ in range(2):
+                stage.publish_arrow("t", rows(count))
+        assert values(path) == []
+    assert owner.commit("p", 0, [stage.identity]).messages == 2 * count
+    assert owner.commit("p", 0, [stage.identity]).duplicate
+    assert values(path) == rows(count)["value"].to_pylist() * 2
+    assert os.listdir(os.path.join(path, "staging")) == []
+    owner.close()
+    assert not verify(path).findings
+
+
+def test_an_owner_that_opens_leaves_unfinished_stages_of_others_alone(path: str) -> None:
+    """They are finished and committed as if nothing had happened; so each commit may open the store."""
+    with penstock.open(path, read_only=True) as reader, stage_outside(reader, "p") as stage:
+        stage.publish_arrow("t", rows(60_000))
+        penstock.Store.open(path, settings=SETTINGS).close()
+        stage.publish_arrow("t", rows(60_000))
+    with penstock.Store.open(path, settings=SETTINGS) as store:
+        assert store.commit("p", 0, [stage.identity]).messages == 120_000
+
+
+def test_stages_of_processes_that_died_go_after_a_day(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their parts."""
+    with penstock.open(path, read_only=True) as reader:
+        stage = stage_outside(reader, "p")
+        stage.publish_arrow("t", rows(60_000))
+        assert len(os.listdir(os.path.join(path, "staging"))) == 2
+        penstock.Store.open(path, settings=SETTINGS).close()
+        assert len(os.listdir(os.path.join(path, "staging"))) == 2
+        monkeypatch.setattr(stages, "OUTSIDE_EXPIRY_US", -60_000_000)
+        penstock.Store.open(path, settings=SETTINGS).close()
+        assert os.listdir(os.path.join(path, "staging")) == []
+
+
+def test_a_topic_must_be_there(path: str) -> None:
+    """Only an owner can make one."""
+    with penstock.open(path, read_only=True) as reader, pytest.raises(TopicNotFound), stage_outside(reader, "p") as stage:
+        stage.publish_arrow("u", rows(1))
+    assert os.listdir(os.path.join(path, "staging")) == []

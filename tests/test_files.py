@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.files import LockHeld, RealFileSystem, write_buffers_fully, write_fully
+from penstock.files import LockHeld, RealFileSystem, RealLock, write_buffers_fully, write_fully
 from penstock.settings import StoreSettings
 from penstock.volume.volume import Volume
 
@@ -66,6 +66,29 @@ def test_a_lock_is_held_once_and_names_its_owner(tmp_path: Path, files: RealFile
     lock.release()
     lock.release()
     files.lock(path).release()
+
+
+def test_a_released_lock_is_free_though_a_child_has_a_copy_of_its_file(tmp_path: Path, files: RealFileSystem) -> None:
+    """As one has for a moment that another thread just starts."""
+    path = str(tmp_path / "LOCK")
+    lock = RealLock(path)
+    copy = os.dup(lock.descriptor)
+    lock.release()
+    files.lock(path).release()
+    os.close(copy)
+
+
+def test_a_forked_child_does_not_take_the_lock_from_its_parent(tmp_path: Path, files: RealFileSystem) -> None:
+    path = str(tmp_path / "LOCK")
+    lock = files.lock(path)
+    pid = os.fork()
+    if not pid:
+        lock.release()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    with pytest.raises(LockHeld):
+        files.lock(path)
+    lock.release()
 
 
 def test_a_lock_goes_with_a_killed_process(tmp_path: Path, files: RealFileSystem) -> None:

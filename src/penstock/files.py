@@ -292,6 +292,7 @@ class RealFile:
 
 # struct flock: type, whence, start, length, pid (which must be 0)
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_UNLOCKED = struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class RealLock:
@@ -302,9 +303,10 @@ class RealLock:
     drop it (as it would with POSIX locks), and the kernel releases it however the process ends.
     """
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_pid")
 
     def __init__(self, path: str, *, shares: bool = False) -> None:
+        self._pid = os.getpid()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
             try:
@@ -313,7 +315,7 @@ class RealLock:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise LockHeld(path, _read_owner(descriptor)) from None
                 raise
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), **({"shares": True} if shares else {})}
+            owner = {"pid": self._pid, "host": socket.gethostname(), **({"shares": True} if shares else {})}
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(owner).encode(), 0)
         except BaseException:
@@ -327,7 +329,14 @@ class RealLock:
         return self._descriptor
 
     def release(self) -> None:
-        """Close our descriptor. Not unlocked: a forked child's copy must be closed without taking the lock from its parent."""
+        """Unlock and close. In a forked child only its copy is closed: the lock stays with the parent."""
+        if self._descriptor >= 0 and self._pid == os.getpid():
+            # Closing alone would leave the lock, for a moment, to a program that another thread is just starting.
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _UNLOCKED)
+        self.leave()
+
+    def leave(self) -> None:
+        """Close our descriptor and leave the lock to whoever has inherited it."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

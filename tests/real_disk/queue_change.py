@@ -1,5 +1,5 @@
 """
-A program that makes one change to a store of topics and groups, and is killed on the way: `python -m tests.real_disk.queue_change '{...}'`.
+A program that makes one change to a store of topics and groups, and is killed on the way; `warm.py` runs it.
 
 It is one thread with nothing in the background: the same system calls in the same order each time. `prepare` makes the store that it
 changes, and `look` says what a store holds: for each change the answer is all of it, or nothing.
@@ -7,10 +7,8 @@ changes, and `look` says what a store holds: for each change the answer is all o
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
@@ -99,9 +97,8 @@ def look(path: str, *, drain: bool = False) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Change the store as the first argument says."""
-    config = json.loads(sys.argv[1])
+def run(config: dict[str, Any]) -> NoReturn:
+    """Change the store as the configuration says, and end the process."""
     store = open_store(config["path"])
     # From here on it counts: the harness looks for this call.
     os.close(os.open(config["marker"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -110,7 +107,3 @@ def main() -> None:
         file.write("done")
     # Not closed: that is no part of the change.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

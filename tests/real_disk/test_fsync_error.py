@@ -20,10 +20,9 @@ from tests.real_disk.processes import (
     calls_in,
     in_parallel,
     inspector,
-    run_to_end,
-    strace_command,
     writer_command,
 )
+from tests.real_disk.warm import Warm, warm
 from tests.real_disk.writer import LOGS
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def judge_conduct(history: History, status: int, *, since: int = 0, noticed: boo
 
 
 def fail_at(
-    folder: str, disk: str, server: Inspector, seed: int, worker: int, call: Call | None, error: str = "EIO"
+    folder: str, disk: str, server: Inspector, writer: Warm, seed: int, worker: int, call: Call | None, error: str = "EIO"
 ) -> tuple[Store, int, str]:
     """Run the writer on a new store with an error in place of *call*; returns the store, how the writer ended, and strace's log."""
     path, history = os.path.join(disk, f"store-{worker}"), os.path.join(folder, f"history-{worker}")
@@ -81,7 +80,7 @@ def fail_at(
     store = Store.at(path, history, server)
     config = store.config(seed=seed, operations=OPERATIONS, go_on=True)
     options = [] if call is None else ["-e", f"inject={call.name}:error={error}:when={call.number}"]
-    status, errors = run_to_end(strace_command(log, writer_command(config), "--seccomp-bpf", *options))
+    status, errors = writer.run(config, log, *options)
     assert not errors, errors
     store.judge.history.read()
     return store, status, log
@@ -90,8 +89,8 @@ def fail_at(
 @pytest.fixture(name="points")
 def list_points(folder: str, seed: int) -> list[Call]:
     """The calls of an undisturbed run that change the disk."""
-    with inspector(folder) as server, loop_disk("ext4", folder) as disk:
-        store, status, log = fail_at(folder, disk.path, server, seed, 0, None)
+    with inspector(folder) as server, loop_disk("ext4", folder) as disk, warm("tests.real_disk.writer", 1) as (writer,):
+        store, status, log = fail_at(folder, disk.path, server, writer, seed, 0, None)
         assert status == 0
         return calls_in(store.path, log)
 
@@ -99,12 +98,17 @@ def list_points(folder: str, seed: int) -> list[Call]:
 def try_each(folder: str, seed: int, points: Sequence[Call], error: str = "EIO") -> tuple[list[str], Counter[str]]:
     """Let each of *points* fail in a run of its own; returns the anomalies, and how often the store took which way."""
     ways: Counter[str] = Counter()
-    with inspector(folder) as one, inspector(folder) as other, loop_disk("ext4", folder) as disk:
+    with (
+        inspector(folder) as one,
+        inspector(folder) as other,
+        loop_disk("ext4", folder) as disk,
+        warm("tests.real_disk.writer") as writers,
+    ):
         servers = (one, other)
 
         def fail(worker: int, index: int) -> list[str]:
             call = points[index]
-            store, status, log = fail_at(folder, disk.path, servers[worker], seed, worker, call, error)
+            store, status, log = fail_at(folder, disk.path, servers[worker], writers[worker], seed, worker, call, error)
             with open(log, encoding="utf-8", errors="replace") as file:
                 if "(INJECTED)" not in file.read():
                     return [f"{call} did not fail"]

@@ -8,6 +8,7 @@ whatever the topic's mode, since the page cache outlives the process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.real_disk.loop_disk import loop_disk
+from tests.real_disk.loop_disk import LoopDisk, loop_disk
 from tests.real_disk.processes import (
     Call,
     Inspector,
@@ -25,29 +26,37 @@ from tests.real_disk.processes import (
     inspector,
     kill_at,
     parse_calls,
-    run_to_end,
-    strace_command,
-    writer_command,
 )
+from tests.real_disk.warm import Warm, warm
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
+WRITER = "tests.real_disk.writer"
 OPERATIONS = 40
 RECOVERIES = 5
+
+
+@contextlib.contextmanager
+def two_crashers(folder: str, seed: int) -> Iterator[tuple[LoopDisk, list[Crasher]]]:
+    """A disk, and a crasher on it for each core."""
+    with inspector(folder) as one, inspector(folder) as other, loop_disk("ext4", folder) as disk, warm(WRITER) as writers:
+        parts = zip((one, other), writers, strict=True)
+        yield disk, [Crasher(disk.path, folder, server, writer, seed, at) for at, (server, writer) in enumerate(parts)]
 
 
 class Crasher:
     """Runs the writer in a folder of its own, as often as wanted. One for each thread."""
 
-    def __init__(self, disk: str, folder: str, server: Inspector, seed: int, number: int = 0) -> None:
+    def __init__(self, disk: str, folder: str, server: Inspector, writer: Warm, seed: int, number: int) -> None:
         self.path = os.path.join(disk, f"store-{number}")
         self.history = os.path.join(folder, f"history-{number}")
         self.log = os.path.join(folder, f"strace-{number}")
         self._server = server
+        self._writer = writer
         self._seed = seed
 
     def clear(self) -> Store:
@@ -60,7 +69,7 @@ class Crasher:
     def run(self, store: Store, *options: str, operations: int = OPERATIONS) -> int:
         """Run the writer under strace; returns how it ended."""
         config = store.config(seed=self._seed, operations=operations)
-        status, errors = run_to_end(strace_command(self.log, writer_command(config), *options))
+        status, errors = self._writer.run(config, self.log, *options)
         assert not errors, errors
         return status
 
@@ -90,8 +99,7 @@ def test_a_kill_at_any_system_call_loses_and_tears_nothing(
     folder: str, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     """All of them: making the store and its topics, appends of each kind, rolling, checkpoints, retention, coalescing, closing."""
-    with inspector(folder) as one, inspector(folder) as other, loop_disk("ext4", folder) as disk:
-        crashers = [Crasher(disk.path, folder, server, seed, number) for number, server in enumerate((one, other))]
+    with two_crashers(folder, seed) as (_, crashers):
         store = crashers[0].clear()
         calls = crashers[0].list_calls(store)
         assert not store.check(power_lost=False), "without any crash"
@@ -119,8 +127,7 @@ def test_a_kill_at_any_system_call_of_the_recovery_loses_and_tears_nothing(
 ) -> None:
     """For a sample of crashes: the recovery from each is killed at every call it makes, and the next one must still succeed."""
     points = 0
-    with inspector(folder) as one, inspector(folder) as other, loop_disk("ext4", folder) as disk:
-        crashers = [Crasher(disk.path, folder, server, seed, number) for number, server in enumerate((one, other))]
+    with two_crashers(folder, seed) as (disk, crashers):
         calls = crashers[0].list_calls(crashers[0].clear())
         # One from each part of the run, so that early and late states both come.
         width = len(calls) // RECOVERIES

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.real_disk.processes import Call, in_parallel, kill_at, parse_calls, run_to_end, strace_command
+from tests.real_disk.processes import Call, in_parallel, kill_at, parse_calls
 from tests.real_disk.queue_change import OUT_PARTITIONS, look, prepare
+from tests.real_disk.warm import Warm, warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,20 +62,19 @@ STATES: dict[str, list[dict[str, Any]]] = {
 class Crasher:
     """Makes a change in a copy of the prepared store, as often as wanted. One for each thread."""
 
-    def __init__(self, folder: str, prepared: str, what: str, number: int = 0) -> None:
+    def __init__(self, folder: str, prepared: str, what: str, program: Warm, number: int) -> None:
         self.path = os.path.join(folder, f"store-{number}")
         self._prepared = prepared
         self._log = os.path.join(folder, f"strace-{number}")
         self._marker = os.path.join(folder, f"marker-{number}")
         self._what = what
+        self._program = program
 
     def run(self, *options: str) -> int:
         """Make the change under strace; returns how the process ended."""
         shutil.rmtree(self.path, ignore_errors=True)
         shutil.copytree(self._prepared, self.path)
-        config = json.dumps({"path": self.path, "marker": self._marker, "what": self._what})
-        command = [sys.executable, "-m", "tests.real_disk.queue_change", config]
-        status, errors = run_to_end(strace_command(self._log, command, *options))
+        status, errors = self._program.run({"path": self.path, "marker": self._marker, "what": self._what}, self._log, *options)
         assert not errors, errors
         return status
 
@@ -95,12 +93,8 @@ class Crasher:
     def crash(self, calls: Sequence[Call], index: int) -> list[str]:
         """Kill it at the call with this index, and look at what is left, twice."""
         call = calls[index]
-        for _ in range(3):
-            status = self.run(*kill_at(call))
-            done = self.calls()
-            if status == -9 and len(done) == index + 1:
-                break
-            # The interpreter opened another number of files on its way: somebody changed a module, which is compiled once.
+        status = self.run(*kill_at(call))
+        done = self.calls()
         if status != -9 or len(done) != index + 1 or done[-1].name != call.name:
             return [f"not killed at {call}: ended with {status} after {len(done)} calls"]
         found = look(self.path)
@@ -122,14 +116,13 @@ def test_a_kill_at_any_system_call_leaves_all_or_nothing(
 ) -> None:
     prepared = os.path.join(folder, "prepared")
     prepare(prepared)
-    crashers = [Crasher(folder, prepared, what, number) for number in range(2)]
-    # Twice: on its first way the interpreter may compile a module, and opens more files.
-    assert crashers[0].run() == 0
-    assert crashers[0].run() == 0
-    calls = crashers[0].calls()
-    assert look(crashers[0].path) == STATES[what][-1], "without any crash"
-    assert len({call.thread for call in calls}) == 1
-    anomalies = in_parallel(lambda worker, index: crashers[worker].crash(calls, index), range(len(calls)))
+    with warm("tests.real_disk.queue_change") as programs:
+        crashers = [Crasher(folder, prepared, what, program, number) for number, program in enumerate(programs)]
+        assert crashers[0].run() == 0
+        calls = crashers[0].calls()
+        assert look(crashers[0].path) == STATES[what][-1], "without any crash"
+        assert len({call.thread for call in calls}) == 1
+        anomalies = in_parallel(lambda worker, index: crashers[worker].crash(calls, index), range(len(calls)))
     record_property(f"{what} killed at", len(calls))
     print(f"{what}: killed at {len(calls)} system calls")
     assert not anomalies

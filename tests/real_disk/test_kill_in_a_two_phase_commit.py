@@ -11,9 +11,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +28,7 @@ from tests.real_disk.processes import (
     strace_command,
 )
 from tests.real_disk.two_phase_commit import PARTS, PLANTS, Told, prepare
+from tests.real_disk.warm import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,28 +68,11 @@ class Crasher:
         self._ask(self._server, "watch", self.path)
         answer = self._ask(self._runner, "run", self.path, plant=self._plant)
         assert "pid" in answer, answer
-        errors = self._trace(answer["pid"], strace_command(self._log, ["-p", str(answer["pid"])], *options, calls=CALLS))
+        # It is loaded and has the store open, so what strace counts begins with the first stage.
+        errors = trace(answer["pid"], strace_command(self._log, ["-p", str(answer["pid"])], *options, calls=CALLS))
         assert not errors, errors
         status: int = self._ask(self._runner, "status", self.path)["status"]
         return status
-
-    def _trace(self, pid: int, command: list[str]) -> str:
-        """
-        Let the stopped process go under strace, to its end.
-
-        It is loaded and has the store open, so what strace counts begins with the first stage.
-        """
-        try:
-            _wait_until(lambda: "State:\tT" in _status_of(pid))
-            with Child(command) as strace:
-                # From then on it is strace that lets it go, whenever the signal comes.
-                _wait_until(lambda: "TracerPid:\t0" not in _status_of(pid))
-                os.kill(pid, signal.SIGCONT)
-                return strace.finish()[1]
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            raise
 
     def calls(self) -> list[Call]:
         """The calls of the last run that change the store."""
@@ -137,18 +119,6 @@ class Crasher:
 
     def _ask(self, server: Child, command: str, path: str, **more: Any) -> dict[str, Any]:
         return server.ask(json.dumps({"command": command, "path": path, "told": self._told, "seed": self._seed, **more}))
-
-
-def _status_of(pid: int) -> str:
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        return file.read()
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @contextlib.contextmanager

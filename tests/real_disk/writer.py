@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import BatchTooLarge, Closed, OutcomeUnknown, PenstockError, StorageFailed, StorageFull
 from penstock.files import RealFile, RealFileSystem
@@ -334,9 +334,8 @@ def _say(word: str) -> None:
     os.write(1, word.encode() + b"\n")
 
 
-def main() -> None:
-    """Run as the configuration in the first argument says."""
-    config = json.loads(sys.argv[1])
+def run(config: dict[str, Any]) -> NoReturn:
+    """Run as the configuration says, and end the process."""
     history = HistoryWriter(config["history"])
     history.line("session", config["session"])
     threads = config.setdefault("threads", 0)
@@ -374,4 +373,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(json.loads(sys.argv[1]))

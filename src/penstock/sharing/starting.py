@@ -59,7 +59,7 @@ def start_helper(folder: str, settings: dict[str, Any], *, create: bool, timeout
                 pass_fds=(starting.descriptor,), env=_environment(),
             )  # fmt: skip
     finally:
-        starting.release()  # the helper has it now
+        starting.leave()  # the helper has it now, if it began
     assert helper.stdout is not None
     with helper.stdout as replies:
         reply = _read_line(replies.fileno(), end)

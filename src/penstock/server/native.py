@@ -24,6 +24,7 @@ from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.server.descriptors import Connections
+from penstock.server.releases import Releases
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import encode_error
 from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, HELLO_BYTES_MAX, REQUEST, Frame, FrameReader, encode_frame
@@ -147,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._session is not None:
             release = self._session.disconnect(orderly=self._listener.is_stopping)
             self._session = None
-            self._listener.release(release)
+            self._listener.releases.begin(release)
 
     # -- greeting ---------------------------------------------------------------------------------------------------
 
@@ -309,7 +310,7 @@ class NativeListener:
         self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._server: asyncio.Server | None = None
-        self._releases: set[asyncio.Future[None]] = set()
+        self.releases = Releases()
 
     async def start(self) -> None:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
@@ -334,17 +335,6 @@ class NativeListener:
         assert self._server is not None
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"penstock{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def release(self, work: Callable[[], None]) -> None:
-        """Let go of what a connection had, in a thread: it waits for the disk."""
-        future = asyncio.get_running_loop().run_in_executor(None, work)
-        self._releases.add(future)
-        future.add_done_callback(self._released)
-
-    def _released(self, future: asyncio.Future[None]) -> None:
-        self._releases.discard(future)
-        if not future.cancelled() and future.exception() is not None:
-            _log.error("what a connection had could not be released", exc_info=future.exception())
 
     def _outstanding(self) -> bool:
         self.completions.run()
@@ -374,10 +364,10 @@ class NativeListener:
         await self._until(lambda: not self._outstanding(), end)
         for connection in list(self.connections):
             connection.close()
-        await self._until(lambda: not self.connections and not self._releases, end)
+        await self._until(lambda: not self.connections and not self.releases, end)
         for connection in list(self.connections):
             connection.abort()  # it does not read what it was sent
-        await self._until(lambda: not self.connections and not self._releases, loop.time() + RELEASE_SECONDS)
+        await self._until(lambda: not self.connections and not self.releases, loop.time() + RELEASE_SECONDS)
         self.completions.close()
         if self._address.path and self._has_name:
             with contextlib.suppress(FileNotFoundError):

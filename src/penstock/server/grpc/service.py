@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from penstock.server.releases import Releases
 
+if TYPE_CHECKING:
     from grpc.aio import ServicerContext
 
     from penstock.server.auth import Authenticator, Principal
     from penstock.server.grpc.settings import GrpcSettings
     from penstock.store.store import Store
-
-_log = logging.getLogger("penstock.server")
 
 
 class OpenStream(Protocol):
@@ -41,23 +37,12 @@ class Service:
         self.calls = 0
         self.public_calls = 0
         self.streams: set[OpenStream] = set()
-        self._releases: set[asyncio.Future[None]] = set()
+        self.releases = Releases()
 
     @property
     def is_idle(self) -> bool:
         """Whether no call runs, and all that calls had is released."""
-        return not self.calls and not self._releases
-
-    def release(self, work: Callable[[], None]) -> None:
-        """Let go of what a stream had, in a thread: it waits for the disk."""
-        future = asyncio.get_running_loop().run_in_executor(None, work)
-        self._releases.add(future)
-        future.add_done_callback(self._released)
-
-    def _released(self, future: asyncio.Future[None]) -> None:
-        self._releases.discard(future)
-        if not future.cancelled() and future.exception() is not None:
-            _log.error("what a stream had could not be released", exc_info=future.exception())
+        return not self.calls and not self.releases
 
 
 class Call(NamedTuple):

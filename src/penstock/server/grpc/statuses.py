@@ -50,6 +50,7 @@ STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.GroupNotFound: StatusCode.NOT_FOUND,
     errors.StageNotFound: StatusCode.NOT_FOUND,
     errors.OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
+    errors.DataLost: StatusCode.OUT_OF_RANGE,
     errors.Unavailable: StatusCode.UNAVAILABLE,
     errors.StoreLocked: StatusCode.UNAVAILABLE,
     errors.StorageFull: StatusCode.RESOURCE_EXHAUSTED,

@@ -137,7 +137,7 @@ class SubscribeStream(Subscription):
             for task in tasks:
                 task.cancel()
                 task.add_done_callback(_heard)
-            service.release(self._close if orderly else self._lose)
+            service.releases.begin(self._close if orderly else self._lose)
 
     async def _finish(self, reader: asyncio.Task[None], pusher: asyncio.Task[None]) -> None:
         """Push no more, and let the client finish what it has. The listener cancels whoever takes too long."""

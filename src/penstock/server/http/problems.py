@@ -38,6 +38,7 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.GroupNotFound: 404,
     errors.StageNotFound: 404,
     errors.OffsetOutOfRange: 404,
+    errors.DataLost: 404,
     errors.Unavailable: 503,
     errors.StoreLocked: 503,
     errors.StorageFull: 507,

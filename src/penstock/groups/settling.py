@@ -238,6 +238,15 @@ class Settling:
     def reserve(self, deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Cursor, int]], list[bytes]]:
         """Their leases do not end before `finish_reserved` or `release`; returns their places, and the operations that finish them."""
         # With the generation of now: what was leased before a seek finishes nothing behind it.
+        identity = self._book.identity
+        if len(deliveries) == 1:
+            delivery = deliveries[0]
+            delivery._running = COMMITTING  # noqa: SLF001
+            cursor = delivery._lot.cursor  # noqa: SLF001
+            generation = cursor.generation
+            return [(delivery, cursor, generation)], ops.encode_finished(
+                cursor.partition, identity, generation, (delivery.offset,)
+            )
         places: list[tuple[Delivery, Cursor, int]] = []
         found: dict[Cursor, list[int]] = {}
         for delivery in deliveries:
@@ -245,7 +254,6 @@ class Settling:
             cursor = delivery._lot.cursor  # noqa: SLF001
             places.append((delivery, cursor, cursor.generation))
             found.setdefault(cursor, []).append(delivery.offset)
-        identity = self._book.identity
         operations: list[bytes] = []
         for cursor, offsets in found.items():
             if len(offsets) > 1:

@@ -67,9 +67,10 @@ class Transaction:
             self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp))
             return
         batch, key_data = found.encode(value, key, headers, timestamp)
-        log = found.logs[found.partition_for(key_data, partition)]
+        if type(partition) is not int or not 0 <= partition < found.partitions:
+            partition = found.partition_for(key_data, partition)
         self._topics.append(found)
-        self._logs.append(log)
+        self._logs.append(found.logs[partition])
         self._batches.append(batch)
 
     def publish_many(

@@ -937,8 +937,8 @@ class Volume:
         """Move the committed ends: in the shared file as one step, then for the threads of this process."""
         if logs:
             self._positions.set_ends([(log.end_word, log.planned_end) for log in logs])
-        for log in logs:
-            log.commit_planned()
+            for log in logs:
+                log.commit_planned()
 
     def abandon(self) -> None:
         """The disk failed: mark the positions as not to be trusted, and let go of what is held."""

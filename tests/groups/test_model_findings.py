@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def before_the_commit(store: Store, work: Callable[[], object]) -> None:
     """Do *work* once, after a transaction has taken its acks and before its frame is written: another thread could."""
-    commit = store._volume.commit_changes
+    commit = store._volume.commit_together
 
-    def interrupted(changes: object) -> object:
-        store._volume.commit_changes = commit  # type: ignore[method-assign]
+    def interrupted(*changes: Any) -> object:
+        store._volume.commit_together = commit  # type: ignore[method-assign]
         work()
-        return commit(changes)  # type: ignore[arg-type]
+        return commit(*changes)
 
-    store._volume.commit_changes = interrupted  # type: ignore[assignment, method-assign]
+    store._volume.commit_together = interrupted  # type: ignore[assignment, method-assign]
 
 
 # -- leases -----------------------------------------------------------------------------------------------------------------

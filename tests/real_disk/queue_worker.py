@@ -310,7 +310,7 @@ class Steward(Client):
 def plant_bug(store: Store, which: str) -> None:
     """Make the store wrong in one way, to show that the harness notices."""
     groups: Any = store._groups
-    submit, commit = store._volume.submit_changes, store._volume.commit_changes
+    submit, commit = store._volume.submit_changes, store._volume.commit_together
     if which == "acks are not waited for":
         groups.flush = lambda: None
     elif which == "dead letters are finished a little later":
@@ -326,14 +326,13 @@ def plant_bug(store: Store, which: str) -> None:
         store._volume.submit_changes = in_two_frames  # type: ignore[method-assign]
     elif which == "transactions take two frames":
 
-        def one_by_one(changes: Any) -> Any:
-            acks = [change for change in changes if isinstance(change, Other)]
-            if acks and len(changes) > 1:
-                commit(acks)
-                changes = [change for change in changes if not isinstance(change, Other)]
-            return commit(changes)
+        def one_by_one(logs: Any, batches: Any, others: Any) -> Any:
+            if logs and others:
+                commit([], [], others)
+                others = []
+            return commit(logs, batches, others)
 
-        store._volume.commit_changes = one_by_one  # type: ignore[method-assign]
+        store._volume.commit_together = one_by_one  # type: ignore[method-assign]
     elif which == "keys are forgotten":
         DedupWindow._load = lambda self, now_us: None  # type: ignore[method-assign]
     elif which == "leases are too short":

@@ -18,7 +18,6 @@ from penstock.aio.consumer import AsyncConsumer, AsyncDelivery, _plain
 from penstock.arguments import check_seconds, check_wait, check_whole_number
 from penstock.client.connection import ConnectionLost
 from penstock.client.consumer import ranges_of
-from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.aio.remote_calls import RemoteCalls
     from penstock.client.connection import Pending
     from penstock.client.consumer import RemoteConsumer
+    from penstock.client.delivery import RemoteDelivery
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer
 
@@ -149,8 +149,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         frame = await self._calls.ask(
             Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation, unwanted=unwanted
         )
-        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
-        return [RemoteDelivery(self._remote, one, generation) for one in delivered]
+        return self._remote.decode(frame, generation)
 
     # -- pushing ----------------------------------------------------------------------------------------------------
 

@@ -77,9 +77,8 @@ class Subscription:
             self._keep(deliveries[half:])
             deliveries = deliveries[:half]
             lots, payload = encode_deliveries(deliveries, first)
-        for delivery in deliveries:
-            self._held[self._next_tag] = delivery
-            self._next_tag += 1
+        self._next_tag += len(deliveries)
+        self._held.update(zip(range(first, self._next_tag), deliveries, strict=True))
         self._each_bytes = sum(map(len, payload)) // max(1, len(deliveries))
         if len(self._held) > 2 * self.consumer.in_flight + 1_000:
             self._forget_expired()
@@ -197,23 +196,18 @@ class Subscription:
 
     def ack(self, tags: Any) -> tuple[int, int | None]:
         """They are done; returns how many are not this consumer's any more, and the first of these, by its tag."""
-        found: list[Delivery] = []
-        named: list[int] = []
-        missing, first = 0, None
-        for tag in expand_tags(tags, len(self._held)):
-            delivery = self._held.pop(tag, None)
-            if delivery is not None:
-                found.append(delivery)
-                named.append(tag)
-            else:
-                missing += 1
-                first = tag if first is None else first
+        held = self._held
+        wanted = expand_tags(tags, len(held))
+        taken = [held.pop(tag, None) for tag in wanted]
+        found = [one for one in taken if one is not None]
+        missing = len(taken) - len(found)
+        first = wanted[taken.index(None)] if missing else None
         try:
             self.consumer.ack(found)
         except LeaseExpired as late:
             missing += late.messages
-            for tag, one in zip(named, found, strict=True):
-                if first is None and (one.partition, one.offset) == (late.partition, late.offset):
+            for tag, one in zip(wanted, taken, strict=True):
+                if first is None and one is not None and (one.partition, one.offset) == (late.partition, late.offset):
                     first = tag
         return missing, first
 

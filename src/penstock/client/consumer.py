@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
@@ -233,8 +234,13 @@ class RemoteConsumer:
         handle, generation = self._place()
         fields = {"consumer": handle, "count": count, "wait": wait_s}
         frame = self._connection.call(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
-        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
-        return [RemoteDelivery(self, one, generation) for one in delivered]
+        return self.decode(frame, generation)
+
+    def decode(self, frame: Frame, generation: int, fresh_until: float = 0.0) -> list[RemoteDelivery]:
+        """The messages that a frame delivers to it."""
+        return decode_deliveries(
+            frame.fields.get("lots"), frame.payload, partial(RemoteDelivery, self, generation, fresh_until)
+        )
 
     async def take_in_loop(self, count: int) -> list[RemoteDelivery]:
         """Up to *count* messages for the tasks of an event loop, which goes on meanwhile; may be empty."""
@@ -262,7 +268,7 @@ class RemoteConsumer:
         except ConnectionLost:
             await asyncio.sleep(0.02)
             return []
-        return [RemoteDelivery(self, one, generation) for one in decode_deliveries(frame.fields.get("lots"), frame.payload)]
+        return self.decode(frame, generation)
 
     # -- pushing ----------------------------------------------------------------------------------------------------
 
@@ -319,10 +325,10 @@ class RemoteConsumer:
                 self._streams = False
                 self._credit = 0
             else:
-                delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
-                self._credit -= len(delivered)
                 fresh_until = time.monotonic() + self._fresh_s if self._fresh_s else 0.0
-                self._ahead.extend([RemoteDelivery(self, one, self._generation, fresh_until) for one in delivered])
+                delivered = self.decode(frame, self._generation, fresh_until)
+                self._credit -= len(delivered)
+                self._ahead.extend(delivered)
             return self._tell_news()
 
     # -- finishing --------------------------------------------------------------------------------------------------
@@ -598,6 +604,8 @@ def _seconds(value: object) -> float:
 
 def ranges_of(tags: list[int]) -> list[list[int]]:
     """Tags as [first, count] pairs."""
+    if tags and tags == [*range(tags[0], tags[0] + len(tags))]:
+        return [[tags[0], len(tags)]]
     found: list[list[int]] = []
     for tag in tags:
         if found and found[-1][0] + found[-1][1] == tag:

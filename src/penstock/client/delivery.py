@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.client.consumer import RemoteConsumer
-    from penstock.wire.deliveries import Delivered
+    from penstock.format.batch import Batch
 
 
 class RemoteDelivery(Message):
@@ -23,17 +23,20 @@ class RemoteDelivery(Message):
 
     __slots__ = ("attempt", "consumer", "fresh_until", "generation", "tag")
 
-    def __init__(self, consumer: RemoteConsumer, delivered: Delivered, generation: int, fresh_until: float = 0.0) -> None:
-        """*fresh_until*: until when, by the monotonic clock, its ack need not wait for the server's answer."""
+    def __init__(
+        self, consumer: RemoteConsumer, generation: int, fresh_until: float,
+        tag: int, partition: int, offset: int, attempt: int, batch: Batch, index: int,
+    ) -> None:  # fmt: skip
+        """*fresh_until*: until when, by the monotonic clock, its ack need not wait for the server's answer; 0: it waits."""
         self.consumer = consumer
         self.generation = generation
         self.fresh_until = fresh_until
-        self.tag = delivered.tag
-        self.attempt = delivered.attempt
-        self.partition = delivered.partition
-        self.offset = delivered.offset
-        self._batch = delivered.batch
-        self._index = delivered.index
+        self.tag = tag
+        self.attempt = attempt
+        self.partition = partition
+        self.offset = offset
+        self._batch = batch
+        self._index = index
 
     @property
     def topic(self) -> str:

@@ -125,12 +125,15 @@ _U64 = struct.Struct("<Q")
 
 # The header, one directory entry and the two offsets of a batch with one value and nothing else, in one pack call:
 # publishing one message at a time is common, and three calls cost more than the disk write.
+_put_u32 = _U32.pack_into
 _SINGLE = struct.Struct("<4sIIBBHIIQQQqqQQIIBBHIIIIIqqii")
 _SINGLE_HEADER_BYTES = FIXED_BYTES + c.ENTRY.size
 _PAIR = struct.Struct("<ii")
 _ZEROS = [bytes(count) for count in range(8)]
 _SINGLE_CRC_AT = FIXED_BYTES + 4
 _SHAPES_MAX = 4096
+_COPY_BYTES_MAX = 4096
+"""To copy a shorter value is cheaper than to go twice about it and the zeros behind it."""
 _shapes: dict[int, tuple[bytes, int, bytes]] = {}
 """By the length of the value: all that comes before it, the CRC of the two offsets, the zeros behind it. Lengths repeat."""
 
@@ -186,12 +189,15 @@ def encode_single(value: bytes) -> EncodedBatch:
         shape = _shape(length)
     head, crc, zeros = shape
     data = bytearray(head)
+    if zeros and length < _COPY_BYTES_MAX:
+        value += zeros
+        zeros = b""
     data += value
     crc = crc32c(value, crc)
     if zeros:
         data += zeros
         crc = crc32c(zeros, crc)
-    _U32.pack_into(data, _SINGLE_CRC_AT, crc)
+    _put_u32(data, _SINGLE_CRC_AT, crc)
     return EncodedBatch(data, _SINGLE_HEADER_BYTES, 1, 1)
 
 

@@ -85,6 +85,8 @@ _PRODUCER = struct.Struct("<QQII")
 _TRANSACTION = struct.Struct("<QII")
 _U64 = struct.Struct("<Q")
 _OFFSET_MAX = (1 << 63) - 1
+_put_stamp = _STAMP.pack_into
+_put_u32 = _U32.pack_into
 
 assert _FIXED.size == FIXED_BYTES
 
@@ -176,9 +178,9 @@ def stamp(
     log_epoch: int,
 ) -> None:
     """Write what the owner of the log decides into the header of *data*, and its CRC."""
-    _STAMP.pack_into(data, _STAMP_AT, first_offset, append_time_us, max_time_us, segment_uid, durable_end, log_epoch)
+    _put_stamp(data, _STAMP_AT, first_offset, append_time_us, max_time_us, segment_uid, durable_end, log_epoch)
     # Copying some hundred bytes is cheaper than making two views of them.
-    _U32.pack_into(data, _CRC_AT, crc32c(data[8:header_bytes]))
+    _put_u32(data, _CRC_AT, crc32c(data[8:header_bytes]))
 
 
 def set_compatible_flag(data: bytearray, flag: int) -> None:

@@ -72,18 +72,30 @@ class Settling:
         late: list[Delivery] = []
         by_cursor: dict[Cursor, list[int]] = {}
         last: Lot | None = None
-        offsets: list[int] = []
         for delivery in deliveries:
             lot = delivery._lot  # noqa: SLF001
-            if not lot.member.release(delivery):
-                late.append(delivery)
-                continue
             if lot is not last:
                 last = lot
+                member, partition, each = lot.member, lot.partition, lot.each
+                handed, hand = member.handed, member.hand
+                # If no word names any of the member's messages, and its lot is not void, there is little to do for each of them.
+                plain = lot.epoch == lot.cursor.epoch and hand.first < 0 and not hand.others
                 offsets = by_cursor.setdefault(lot.cursor, [])
-            offsets.append(delivery.offset)
+            offset = delivery.offset
+            key = offset << PARTITION_BITS | partition
+            if plain and handed.get(key) is delivery and delivery._running is False:  # noqa: SLF001
+                # As `Member.release`.
+                del handed[key]
+                member.held_bytes -= each
+                offsets.append(offset)
+            elif member.release(delivery):
+                offsets.append(offset)
+            else:
+                late.append(delivery)
         book = self._book
         for cursor, offsets in by_cursor.items():
+            if not offsets:
+                continue
             if (
                 not cursor.failures.offsets
                 and not cursor.suspects
@@ -238,6 +250,15 @@ class Settling:
     def reserve(self, deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Cursor, int]], list[bytes]]:
         """Their leases do not end before `finish_reserved` or `release`; returns their places, and the operations that finish them."""
         # With the generation of now: what was leased before a seek finishes nothing behind it.
+        identity = self._book.identity
+        if len(deliveries) == 1:
+            delivery = deliveries[0]
+            delivery._running = COMMITTING  # noqa: SLF001
+            cursor = delivery._lot.cursor  # noqa: SLF001
+            generation = cursor.generation
+            return [(delivery, cursor, generation)], ops.encode_finished(
+                cursor.partition, identity, generation, (delivery.offset,)
+            )
         places: list[tuple[Delivery, Cursor, int]] = []
         found: dict[Cursor, list[int]] = {}
         for delivery in deliveries:
@@ -245,7 +266,6 @@ class Settling:
             cursor = delivery._lot.cursor  # noqa: SLF001
             places.append((delivery, cursor, cursor.generation))
             found.setdefault(cursor, []).append(delivery.offset)
-        identity = self._book.identity
         operations: list[bytes] = []
         for cursor, offsets in found.items():
             if len(offsets) > 1:

@@ -54,7 +54,7 @@ from penstock.format.batch_header import (
     stamp,
 )
 from penstock.format.checkpoint import LogRow
-from penstock.format.frame import Reference
+from penstock.format.frame import Reference, batch_entry
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
 from penstock.journal.small_file import read_small_file
@@ -64,9 +64,9 @@ from penstock.log.segment import Segment, remove_segment, segment_name
 from penstock.values import SyncMode, batch_bytes_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from penstock.files import FileSystem
+    from penstock.files import Buffer, FileSystem
     from penstock.format.batch import Batch, EncodedBatch
     from penstock.log.staged_segment import StagedSegment
     from penstock.settings import TopicSettings
@@ -191,6 +191,11 @@ class PartitionLog:
         self._end = 0  # the next offset to assign
         self._tail: Segment | None = None  # the segment that the next planned batch goes to
         self._tail_position = 0
+        self._alone: tuple[Segment, EncodedBatch, int, int, int] | None = None
+        """
+        The one batch that was planned, with its segment, offset, time of appending and running maximum of times. If another one comes
+        in the same cycle it joins that one in `_groups`: most often none does, and a group costs as much as planning and writing.
+        """
         self._groups: list[PlannedGroup] = []
         self._roll_position = settings.segment_bytes - FOOTER_BYTES
         self._rolls_by_count_or_age = bool(settings.segment_messages or settings.segment_age_ms)
@@ -330,12 +335,10 @@ class PartitionLog:
         epoch = self.log_epoch
         # As in `_stamp_into`, which is not called: there is one of these for every message that is published alone.
         stamp(data, batch.header_bytes, first, now_us, max_time_us, tail.uid, self.durable_end, epoch)
-        groups = self._groups
-        if groups and groups[-1].segment is tail:
-            groups[-1].batches.append(batch)
-            groups[-1].stamps.append((first, now_us, max_time_us))
+        if self._alone is None and not self._groups:
+            self._alone = tail, batch, first, now_us, max_time_us
         else:
-            groups.append(PlannedGroup(tail, [batch], [(first, now_us, max_time_us)]))
+            self._add_planned(tail, batch, first, now_us, max_time_us)
         if epoch > self._epoch_noted or data[14] & FLAG_PRODUCER:
             self._note_state(batch, first, now_us, epoch)
         self._end = first + batch.offset_span
@@ -347,16 +350,19 @@ class PartitionLog:
     ) -> None:
         data, max_time_us = batch.data, self.max_time_us
         stamp(data, batch.header_bytes, first, append_time_us, max_time_us, tail.uid, self.durable_end, epoch)
-        groups = self._groups
+        self._add_planned(tail, batch, first, append_time_us, max_time_us)
+        if note and (epoch > self._epoch_noted or data[14] & FLAG_PRODUCER):
+            self._note_state(batch, first, append_time_us, epoch)
+        self._end = first + batch.offset_span
+        self._tail_position += len(data)
+
+    def _add_planned(self, tail: Segment, batch: EncodedBatch, first: int, append_time_us: int, max_time_us: int) -> None:
+        groups = self.planned_groups
         if groups and groups[-1].segment is tail:
             groups[-1].batches.append(batch)
             groups[-1].stamps.append((first, append_time_us, max_time_us))
         else:
             groups.append(PlannedGroup(tail, [batch], [(first, append_time_us, max_time_us)]))
-        if note and (epoch > self._epoch_noted or data[14] & FLAG_PRODUCER):
-            self._note_state(batch, first, append_time_us, epoch)
-        self._end = first + batch.offset_span
-        self._tail_position += len(data)
 
     def _note_state(self, batch: EncodedBatch, first: int, append_time_us: int, epoch: int) -> None:
         if epoch > self._epoch_noted:
@@ -380,7 +386,8 @@ class PartitionLog:
         """
         first = self._end
         assert self._tail is not None
-        assert self._groups
+        groups = self.planned_groups
+        assert groups
         assert first > self._tail.first_offset
         self.max_time_us = max(self.max_time_us, now_us)
         path = os.path.join(self.directory, segment_name(first))
@@ -388,7 +395,7 @@ class PartitionLog:
             path, self._header_of_next(now_us), self.state.encode(staged.state_bytes), self.settings.index_interval_bytes,
             now_us, self.max_time_us, self.durable_end,
         )  # fmt: skip
-        self._groups.append(AdoptedGroup(segment, staged))
+        groups.append(AdoptedGroup(segment, staged))
         self._names_made += 1
         self._tail = segment
         self._tail_position = segment.position
@@ -401,23 +408,37 @@ class PartitionLog:
         return self._end
 
     @property
+    def has_planned(self) -> bool:
+        """Whether anything was planned that is not written yet."""
+        return self._alone is not None or bool(self._groups)
+
+    @property
     def planned_groups(self) -> list[PlannedGroup]:
         """What was planned and is not written yet, segment by segment."""
+        alone = self._alone
+        if alone is not None:
+            self._alone = None
+            segment, batch, first, append_time_us, max_time_us = alone
+            self._groups = [PlannedGroup(segment, [batch], [(first, append_time_us, max_time_us)])]
         return self._groups
 
     def apply_planned(self) -> None:
         """Write what was planned to its segments. Raises `OSError`; the log must not be written any more then."""
+        alone = self._alone
+        if alone is not None:
+            # As it mostly is where a commit goes to many logs.
+            segment, batch, first, append_time_us, max_time_us = alone
+            if segment is not self._active:
+                self._activate(segment)
+            segment.write_one(batch, first, append_time_us, max_time_us)
+            self._alone = None
+            return
         groups = self._groups
         while groups:
             group = groups[0]
-            segment = group.segment
-            if segment is not self._active:
-                self._activate(segment)
-            if len(group.batches) == 1:
-                # As it mostly is where a commit goes to many logs.
-                segment.write_one(group.batches[0], *group.stamps[0])
-            else:
-                group.write()
+            if group.segment is not self._active:
+                self._activate(group.segment)
+            group.write()
             # One by one, so that a caller who made room on a full disk can call again.
             del groups[0]
 
@@ -443,7 +464,7 @@ class PartitionLog:
         """Whether `append` would only write to the segment that is there."""
         tail = self._active
         return (
-            tail is not None and tail is self._tail and not tail.sealed and not self._groups
+            tail is not None and tail is self._tail and not tail.sealed and self._alone is None and not self._groups
             and tail.position + batch_bytes <= self._roll_position and not self._rolls_by_count_or_age
         )  # fmt: skip
 
@@ -656,7 +677,7 @@ class PartitionLog:
         for first, segment in list(self._loaded.items()):
             if segment is not active and segment.sealed and segment.is_synced:
                 self._loaded.pop(first, None)
-        if active is not None and self._tail is active and not self._groups:
+        if active is not None and self._tail is active and not self.has_planned:
             with contextlib.suppress(OSError):
                 active.let_go()
         if self.descriptors:
@@ -737,7 +758,7 @@ class PartitionLog:
     def cache_index(self) -> None:
         """Store the active segment's index and the log's state as a cache that speeds up the next opening."""
         active = self._active
-        if active is None or not active.is_synced or self._groups or active.end_offset != self._end:
+        if active is None or not active.is_synced or self.has_planned or active.end_offset != self._end:
             return
         state = self.state.encode()
         state.stamp(self._end, 0, self.max_time_us, active.header.segment_uid, self.durable_end, self.log_epoch)
@@ -828,9 +849,38 @@ class PartitionLog:
         for segment in list(self._loaded.values()):
             segment.close()
         self._loaded = {}
-        for group in self._groups:
+        for group in self.planned_groups:
             group.segment.close()
         self._groups = []
+
+
+def plan_together(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch], now_us: int, parts: list[Buffer]) -> list[int]:
+    """
+    `plan` one batch in each of *logs*, none of them twice; add the batches to the *parts* of a frame and return their offsets.
+
+    A transaction goes to many logs, so that the calls for each of them would take longer than what they do.
+    """
+    # ruff: noqa: SLF001
+    first_offsets = []
+    for log, batch in zip(logs, batches, strict=True):
+        tail, data, first, epoch, max_time_us = log._tail, batch.data, log._end, log.log_epoch, log.max_time_us
+        if now_us > max_time_us:
+            log.max_time_us = max_time_us = now_us
+        if data[16] & COMPATIBLE_PREWRITTEN:
+            clear_compatible_flag(data, COMPATIBLE_PREWRITTEN)
+        assert tail is not None
+        stamp(data, batch.header_bytes, first, now_us, max_time_us, tail.uid, log.durable_end, epoch)
+        if log._alone is None and not log._groups:
+            log._alone = tail, batch, first, now_us, max_time_us
+        else:
+            log._add_planned(tail, batch, first, now_us, max_time_us)
+        if epoch > log._epoch_noted or data[14] & FLAG_PRODUCER:
+            log._note_state(batch, first, now_us, epoch)
+        log._end = first + batch.offset_span
+        log._tail_position += len(data)
+        first_offsets.append(first)
+        parts += batch_entry(log.log_id, data)
+    return first_offsets
 
 
 def out_of_descriptors(path: str) -> Unavailable:

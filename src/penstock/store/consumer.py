@@ -15,6 +15,7 @@ from penstock.groups.delivery import Delivery
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from penstock.groups.delivery import Lot
     from penstock.groups.group import Group
     from penstock.groups.member import Member
     from penstock.groups.registry import Groups
@@ -184,9 +185,13 @@ class Consumer:
             messages = [messages]
         elif not isinstance(messages, (list, tuple)):
             raise BadArgument("message", shown(messages), "must be a message that this group delivered, or a list of them")
+        own: Lot | None = None
         for message in messages:
+            if type(message) is Delivery and message._lot is own:  # noqa: SLF001
+                continue  # of the same lot as the one before, as most are
             if not isinstance(message, Delivery) or message._lot.member.group is not self._group:  # noqa: SLF001
                 raise BadArgument("message", shown(message), f"was not delivered by group {self.group!r} of {self.topic!r}")
+            own = message._lot  # noqa: SLF001
         return messages
 
     def commit(self, position: int | Delivery, partition: int | None = None) -> None:

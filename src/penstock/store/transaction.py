@@ -10,7 +10,7 @@ from penstock.groups.delivery import Delivery
 from penstock.groups.registry import GROUPS_OWNER
 from penstock.topics.encoder import Columns
 from penstock.topics.receipt import Receipt
-from penstock.volume.tickets import Append, Other
+from penstock.volume.tickets import Other
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from penstock.format.batch import EncodedBatch
     from penstock.groups.group import Group
     from penstock.groups.reservation import Reservation
+    from penstock.log.partition_log import PartitionLog
     from penstock.topics.catalog import Catalog
     from penstock.topics.topic import Topic
-    from penstock.volume.tickets import Change
     from penstock.volume.volume import Volume
-
-    _Part = tuple[
-        str, Topic | None, list[tuple[int, EncodedBatch]], Callable[[Topic], list[tuple[int, EncodedBatch]]] | None
-    ]  # fmt: skip
 
 
 class Transaction:
@@ -41,11 +37,16 @@ class Transaction:
         self._catalog = catalog
         self._volume = volume
         self._check_open = check_open
-        self._parts: list[_Part] = []
+        # What is to be published: each batch with its topic and log.
+        self._topics: list[Topic] = []
+        self._logs: list[PartitionLog] = []
+        self._batches: list[EncodedBatch] = []
+        self._late: list[tuple[int, str, Callable[[Topic], list[tuple[int, EncodedBatch]]]]] = []
+        """Of topics that are not there yet: which of the batches come before, the topic's name, and what encodes for it."""
         self._acks: dict[Group, dict[Delivery, None]] = {}
         self._bodies: list[bytes] = []
         self._ended = False
-        self.receipts: list[Receipt] = []
+        self._receipts: list[Receipt] | None = None
         self.first_offsets: list[int] = []
         """Where each batch begins, after the commit."""
 
@@ -65,7 +66,12 @@ class Transaction:
         if found is None:
             self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp))
             return
-        self._parts.append((topic, found, _encode_one(found, value, key, headers, partition, timestamp), None))
+        batch, key_data = found.encode(value, key, headers, timestamp)
+        if type(partition) is not int or not 0 <= partition < found.partitions:
+            partition = found.partition_for(key_data, partition)
+        self._topics.append(found)
+        self._logs.append(found.logs[partition])
+        self._batches.append(batch)
 
     def publish_many(
         self,
@@ -89,12 +95,21 @@ class Transaction:
     def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
         """Publish a batch that somebody else encoded."""
         self._check()
-        self._parts.append((topic.name, topic, [(partition, batch)], None))
+        self._put(topic, [(partition, batch)])
 
     def _add(self, topic: str, encode: Callable[[Topic], list[tuple[int, EncodedBatch]]]) -> None:
         """Encode now, so that what is not allowed is told now; for a topic that is not there yet, once it is."""
         found = self._catalog.to_publish_later(topic, encode)
-        self._parts.append((topic, found, [] if found is None else encode(found), encode))
+        if found is None:
+            self._late.append((len(self._batches), topic, encode))
+        else:
+            self._put(found, encode(found))
+
+    def _put(self, topic: Topic, batches: list[tuple[int, EncodedBatch]]) -> None:
+        for number, batch in batches:
+            self._topics.append(topic)
+            self._logs.append(topic.logs[number])
+            self._batches.append(batch)
 
     def ack(self, message: Delivery) -> None:
         """Finish *message* when the transaction commits. Raises `LeaseExpired` then if it is not its consumer's any more."""
@@ -126,14 +141,20 @@ class Transaction:
             StorageFull, BatchTooLarge: nothing was changed.
             OutcomeUnknown: the disk failed meanwhile.
         """
+        self._commit()
+        return self.receipts
+
+    def _commit(self) -> None:
         self._check()
         self._ended = True
         reserved: list[Reservation] = []
         committed = False
         try:
-            changes = self._resolve()
+            if self._late:
+                self._resolve()
+            others: list[Other] = []
             if self._bodies:
-                changes.append(Other(GROUPS_OWNER, b"".join(self._bodies)))
+                others.append(Other(GROUPS_OWNER, b"".join(self._bodies)))
             operations: list[bytes] = []
             for group, deliveries in self._acks.items():
                 reservation = group.reserve_acks(list(deliveries))
@@ -145,46 +166,46 @@ class Transaction:
                     reservation.finish()
 
             if operations:
-                changes.append(Other(GROUPS_OWNER, b"".join(operations), finish))
-            if changes:
-                ticket = self._volume.commit_changes(changes)
+                others.append(Other(GROUPS_OWNER, b"".join(operations), finish))
+            if others or self._batches:
+                self.first_offsets = self._volume.commit_together(self._logs, self._batches, others)
                 committed = True
-                self.first_offsets = ticket.first_offsets
-                self._note_receipts(ticket.first_offsets)
+                for topic, batch in zip(self._topics, self._batches, strict=True):
+                    topic.published += batch.count
         finally:
             if not committed:
                 for reservation in reserved:
                     reservation.release()
-        return self.receipts
 
-    def _resolve(self) -> list[Change]:
-        """Make the topics that are not there yet; returns what is to be published."""
-        changes: list[Change] = []
-        for at, (name, found, batches, encode) in enumerate(self._parts):
-            if found is not None:
-                topic, encoded = found, batches
-            else:
-                assert encode is not None
+    def _resolve(self) -> None:
+        """Make the topics that are not there yet, and put what is published there in its place."""
+        topics, logs, batches = self._topics, self._logs, self._batches
+        self._topics, self._logs, self._batches = [], [], []
+        done = 0
+        for at, name, encode in [*self._late, (len(batches), "", None)]:
+            self._topics += topics[done:at]
+            self._logs += logs[done:at]
+            self._batches += batches[done:at]
+            done = at
+            if encode is not None:
                 topic = self._catalog.to_publish(name, encode)
-                encoded = encode(topic)
-                self._parts[at] = (name, topic, encoded, None)
-            logs = topic.logs
-            changes += [Append(logs[number], batch) for number, batch in encoded]
-        return changes
+                self._put(topic, encode(topic))
+        self._late = []
 
-    def _note_receipts(self, first_offsets: list[int]) -> None:
-        receipts = self.receipts
-        firsts = iter(first_offsets)
-        for name, topic, batches, _ in self._parts:
-            assert topic is not None
-            for number, batch in batches:
-                count = batch.count
-                topic.published += count
-                first = next(firsts)
-                if count == 1:
-                    receipts.append(Receipt(name, number, first))
-                else:
-                    receipts += [Receipt(name, number, first + at) for at in range(count)]
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The places of its messages, in order, after the commit; made when they are looked at."""
+        if self._receipts is None:
+            places = zip(self._topics, self._logs, self._batches, self.first_offsets, strict=False)
+            found = [
+                Receipt(topic.name, log.identity.partition, first + at)
+                for topic, log, batch, first in places
+                for at in range(batch.count)
+            ]
+            if not self.first_offsets:
+                return found
+            self._receipts = found
+        return self._receipts
 
     def abort(self) -> None:
         """Drop everything."""
@@ -197,7 +218,7 @@ class Transaction:
         if self._ended:
             return
         if error is None:
-            self.commit()
+            self._commit()
         else:
             self.abort()
 

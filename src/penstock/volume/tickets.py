@@ -102,3 +102,27 @@ class ChangesTicket(Ticket):
         """Whether no log gets more than one batch."""
         self.written_ahead = written_ahead
         """Whether something of it goes to its log before the frame, however small it is."""
+
+
+class TogetherTicket(Ticket):
+    """
+    Small batches, none for the same log as another, and entries of layers above: together or not at all.
+
+    What most transactions are: a `ChangesTicket` of which nothing need be asked. After the commit `first_offsets` has one for each batch.
+    """
+
+    __slots__ = ("batches", "first_offsets", "logs", "others")
+
+    def __init__(
+        self,
+        leader: Leader,
+        logs: Sequence[PartitionLog],
+        batches: Sequence[EncodedBatch],
+        others: Sequence[Other],
+        frame_bytes: int,
+    ) -> None:
+        super().__init__(leader, frame_bytes)
+        self.logs = logs
+        self.batches = batches
+        self.others = others
+        self.first_offsets: list[int] = []

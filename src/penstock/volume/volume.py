@@ -45,7 +45,7 @@ from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
-from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork, out_of_descriptors
+from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork, out_of_descriptors, plan_together
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
@@ -61,6 +61,7 @@ from penstock.volume.tickets import (
     ChangesTicket,
     MoveLogStart,
     Other,
+    TogetherTicket,
 )
 from penstock.volume.topic_files import PARTITIONS_MAX, TopicRecord, create_topic_files, read_topics, remove_unfinished
 
@@ -648,6 +649,33 @@ class Volume:
         self._committer.commit(ticket)
         return ticket
 
+    def commit_together(
+        self, logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch], others: Sequence[Other]
+    ) -> list[int]:
+        """`commit_changes` of one batch for each of *logs*, and of *others*; returns where each batch begins."""
+        settings, size = self.settings, 0
+        least = settings.reference_bytes
+        for log, batch in zip(logs, batches, strict=True):
+            length = len(batch.data)
+            if length >= least or length > log.batch_bytes_max or not log.always:
+                break
+            size += length
+        else:
+            for _, body, _ in others:
+                size += len(body)
+            size += ENTRY_OVERHEAD_BYTES * (len(logs) + len(others))
+            if size <= settings.frame_bytes and len(set(logs)) == len(logs):
+                space = self._space
+                if logs:
+                    space.left -= size
+                    if space.left < 0:
+                        self._check_usable()
+                        space.ask(size)
+                ticket = TogetherTicket(self._committer, logs, batches, others, size)
+                self._committer.commit(ticket)
+                return ticket.first_offsets
+        return self.commit_changes([*map(Append, logs, batches), *others]).first_offsets
+
     def commit_pending(self) -> ChangesTicket:
         """Ask for a cycle that takes along what the layers above have pending; the ticket changes nothing itself."""
         ticket = ChangesTicket(self._committer, ())
@@ -679,7 +707,8 @@ class Volume:
         if not self._journal_has_room(tickets):
             return prepared
         for layer in self._layers:
-            self._add_pending(prepared, layer)
+            if layer.pending:
+                self._add_pending(prepared, layer)
         ahead = self._logs_to_write_ahead(tickets)
         for log in ahead:
             if not log.always:
@@ -705,6 +734,8 @@ class Volume:
                     parts += batch_entry(log.log_id, batch.data)
                     entries += 1
                 planned.append(ticket)
+            elif type(ticket) is TogetherTicket:
+                self._prepare_together(prepared, ticket, ahead, now_us)
             else:
                 assert isinstance(ticket, ChangesTicket)
                 self._prepare_changes(prepared, ticket, ahead, now_us)
@@ -767,6 +798,35 @@ class Volume:
         if len(found) > 1:
             return dict.fromkeys(sorted(found, key=lambda log: log.identity.log_id))
         return found
+
+    @staticmethod
+    def _prepare_together(prepared: _Prepared, ticket: TogetherTicket, ahead: dict[PartitionLog, None], now_us: int) -> None:
+        logs, batches, others = ticket.logs, ticket.batches, ticket.others
+        try:
+            # As in `_prepare_changes`.
+            for log, batch in zip(logs, batches, strict=True):
+                if not log.has_room(len(batch.data)):
+                    log.make_room(len(batch.data), batch.count, now_us)
+        except Unavailable as error:
+            ticket.finish(error)
+            return
+        parts = prepared.parts
+        if not ahead:
+            ticket.first_offsets = plan_together(logs, batches, now_us, parts)
+            prepared.entries += len(logs)
+        else:
+            for log, batch in zip(logs, batches, strict=True):
+                in_ahead = log in ahead
+                ticket.first_offsets.append(log.plan(batch, now_us, prewritten=in_ahead))
+                if not in_ahead:
+                    parts += batch_entry(log.log_id, batch.data)
+                    prepared.entries += 1
+        prepared.logs.update(dict.fromkeys(logs))
+        if others:
+            prepared.others += others
+            parts += [other_entry(owner, body) for owner, body, _ in others]
+            prepared.entries += len(others)
+        prepared.tickets.append(ticket)
 
     def _prepare_changes(
         self, prepared: _Prepared, ticket: ChangesTicket, ahead: dict[PartitionLog, None], now_us: int
@@ -877,8 +937,8 @@ class Volume:
         """Move the committed ends: in the shared file as one step, then for the threads of this process."""
         if logs:
             self._positions.set_ends([(log.end_word, log.planned_end) for log in logs])
-        for log in logs:
-            log.commit_planned()
+            for log in logs:
+                log.commit_planned()
 
     def abandon(self) -> None:
         """The disk failed: mark the positions as not to be trusted, and let go of what is held."""

@@ -16,16 +16,18 @@ A batch travels as it is on disk where most of it is delivered, or where it is s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from penstock.errors import BadBytes
 from penstock.format.batch import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.files import Buffer
     from penstock.groups.delivery import Delivery
+
+Made = TypeVar("Made")
 
 WHOLE_BYTES_MAX = 4 * 1024
 """A batch of so many bytes is not cut."""
@@ -47,13 +49,15 @@ def encode_deliveries(deliveries: Sequence[Delivery], first_tag: int) -> tuple[l
     lots: list[Any] = []
     payload: list[Buffer] = []
     whole: dict[int, int] = {}  # which batch of the payload a batch is, by its identity
-    at = 0
-    while at < len(deliveries):
+    at, end = 0, len(deliveries)
+    batches = [one._batch for one in deliveries]  # noqa: SLF001
+    indices = [one._index for one in deliveries]  # noqa: SLF001
+    while at < end:
         first = deliveries[at]
-        batch, index = first._batch, first._index  # noqa: SLF001
-        stop = at + 1
+        batch, index = batches[at], indices[at]
         # Those that follow each other in a batch travel together.
-        while stop < len(deliveries) and deliveries[stop]._batch is batch and deliveries[stop]._index == index + stop - at:  # noqa: SLF001
+        stop = at + 1
+        while stop < end and batches[stop] is batch and indices[stop] == index + stop - at:
             stop += 1
         run = deliveries[at:stop]
         attempts = {one.attempt for one in run}
@@ -91,26 +95,37 @@ def _cut(batch: Batch, index: int, count: int) -> Buffer:
     return piece.data
 
 
-def decode_deliveries(lots: Any, payload: memoryview) -> list[Delivered]:
-    """The deliveries of a frame. Raises `BadBytes`; the messages themselves are checked when they are looked at."""
+@overload
+def decode_deliveries(lots: Any, payload: memoryview) -> list[Delivered]: ...
+@overload
+def decode_deliveries(lots: Any, payload: memoryview, make: Callable[[int, int, int, int, Batch, int], Made]) -> list[Made]: ...
+def decode_deliveries(lots: Any, payload: memoryview, make: Callable[..., Any] = Delivered) -> list[Any]:
+    """
+    The deliveries of a frame, made by *make* of the fields of a `Delivered`: no other object is made for a message.
+
+    Raises `BadBytes`; the messages themselves are checked when they are looked at.
+    """
     batches = split_batches(payload)
-    found: list[Delivered] = []
     if not isinstance(lots, list):
         raise BadBytes("deliveries", "are no list")
+    found: list[Any] = []
     for lot in lots:
-        found += _decode_lot(lot, batches)
+        found += _decode_lot(lot, batches, make)
     return found
 
 
-def _decode_lot(lot: Any, batches: list[Batch]) -> list[Delivered]:
+def _decode_lot(lot: Any, batches: list[Batch], make: Callable[..., Any]) -> list[Any]:
     if not isinstance(lot, list) or len(lot) != 6 or not isinstance(lot[3], list) or len(lot[3]) != 2:
         raise BadBytes("deliveries", "have a lot that is none")
-    which, partition, first_index, (tag, count), attempts, offsets = lot
-    if any(type(one) is not int or one < 0 for one in (which, partition, first_index, tag, count)) or which >= len(batches):
+    which, partition, index, (tag, count), attempts, offsets = lot
+    if any(type(one) is not int or one < 0 for one in (which, partition, index, tag, count)) or which >= len(batches):
         raise BadBytes("deliveries", "have a lot with impossible numbers")
     batch = batches[which]
-    if first_index + count > len(batch):
-        raise BadBytes("deliveries", f"name messages [{first_index}, {first_index + count}) of a batch of {len(batch)}")
+    if index + count > len(batch):
+        raise BadBytes("deliveries", f"name messages [{index}, {index + count}) of a batch of {len(batch)}")
+    if type(attempts) is int and type(offsets) is int and attempts >= 0 and offsets >= 0:
+        # As it mostly is.
+        return [make(tag + at, partition, offsets + at, attempts, batch, index + at) for at in range(count)]
     if type(attempts) is int:
         attempts = [attempts] * count
     if type(offsets) is int:
@@ -122,7 +137,7 @@ def _decode_lot(lot: Any, batches: list[Batch]) -> list[Delivered]:
             or any(type(one) is not int or one < 0 for one in numbers)
         ):
             raise BadBytes("deliveries", "have attempts or offsets that do not fit")
-    return [Delivered(tag + at, partition, offsets[at], attempts[at], batch, first_index + at) for at in range(count)]
+    return [make(tag + at, partition, offsets[at], attempts[at], batch, index + at) for at in range(count)]
 
 
 def split_batches(payload: memoryview) -> list[Batch]:

@@ -168,6 +168,17 @@ def test_a_store_on_a_server(spark: SparkSession, tmp_path: Path) -> None:
             load(spark, address, "made", **{"tls.ca": authority.certificate}).count()
 
 
+def test_a_write_beside_a_live_owner_goes_through_it(spark: SparkSession, path: str) -> None:
+    """A program that has the store open, and shares it as ever, sees the rows; topics are made by it."""
+    with penstock.open(path) as store:
+        rows = spark.range(0, 100, numPartitions=2).selectExpr("cast(id as string) as value")
+        save(rows, path, topic="t")
+        save(rows.selectExpr("value", "'u' as topic"), path)
+        assert sorted(int(one.value or b"") for one in store.read("t")) == list(range(100))
+        assert len(list(store.read("u"))) == 100
+        assert load(spark, path, "t,u").count() == 200
+
+
 binary = st.none() | st.binary(max_size=50)
 times = st.none() | st.datetimes(dt.datetime(1971, 1, 1), dt.datetime(9000, 1, 1)).map(lambda one: one.replace(tzinfo=dt.UTC))
 headers = st.none() | st.lists(

@@ -175,6 +175,22 @@ def test_a_store_that_is_not_there_is_told(tmp_path: Any) -> None:
     assert not os.path.exists(tmp_path / "nothing")
 
 
+def test_a_relative_folder_is_that_of_the_driver(filled: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Whatever folder the processes work in to which Spark sends the parts."""
+    monkeypatch.chdir(os.path.dirname(filled))
+    name = os.path.basename(filled)
+    reader = batch(name)
+    sink: Any = PenstockDataSource({"store": name, "topic": "t"}).streamWriter(StructType([VALUES["value"]]), False)
+    sent = pickle.dumps([stream(name), sink])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(values(reader)) == 150
+    streaming, writer = pickle.loads(sent)
+    end = streaming.latestOffset(pinned(streaming), ALL)
+    assert end["t"] == {"0": 100, "1": 50}
+    assert writer._options.place.path == filled
+
+
 def test_partitions_are_assigned_and_patterns_match_whole_names(filled: str) -> None:
     """A partition that is not there is told."""
     with open_store(filled) as store:

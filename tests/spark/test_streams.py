@@ -201,6 +201,22 @@ def test_a_commit_that_took_effect_and_failed_is_not_repeated(
     assert found(path) == list(range(40))
 
 
+def test_a_stream_beside_a_live_owner(spark: SparkSession, path: str, checkpoint: str) -> None:
+    """A program publishes and keeps the store open; the query reads its files and commits through it, also through one that follows it."""
+    with penstock.open(path) as store:
+        store.create_topic("in", partitions=2)
+        store.publish_many("in", [b"%d" % n for n in range(50)], keys=[b"%d" % n for n in range(50)])
+        query = start(source(spark, path).select("value"), path, checkpoint)
+        assert sorted(int(one.value or b"") for one in store.read("out")) == list(range(50))
+    try:
+        with penstock.open(path) as store:
+            store.publish_many("in", [b"%d" % n for n in range(50, 60)], keys=[b"%d" % n for n in range(10)])
+            query.processAllAvailable()
+            assert sorted(int(one.value or b"") for one in store.read("out")) == list(range(60))
+    finally:
+        query.stop()
+
+
 def test_topics_that_appear_later_are_read(spark: SparkSession, path: str, checkpoint: str) -> None:
     """Under a pattern, from their first message; by a query that runs."""
     fill(path, 0, 10, "in-1")

@@ -19,7 +19,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 RUNNING = [
-    pytest.param(page, id=name_of(page)) for page in PAGES if blocks(page.read_text(), "python") and page.name != "spark.md"
+    # The page about Spark is run by tests/spark.
+    pytest.param(page, id=name_of(page))
+    for page in PAGES
+    if blocks(page.read_text(), "python") and page.name != "spark.md"
 ]
 
 
@@ -30,18 +33,6 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page.read_text(), "python"), 1):
         exec(compile(block, f"{name_of(page)} block {number}", "exec"), names)
-
-
-@pytest.mark.xdist_group("spark")
-@pytest.mark.timeout(600)
-def test_the_python_of_the_page_about_spark_runs(tmp_path: Path) -> None:
-    """In a process of its own: relative paths are those of the folder where a Spark was started, and a process has one Spark for ever."""
-    code = "".join(blocks((ROOT / "docs" / "spark.md").read_text(), "python"))
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "|user-0|   250| 1499|" in done.stdout, done.stdout
 
 
 def test_the_readme_has_a_tour() -> None:

@@ -10,11 +10,13 @@ export PYTHON
 VENV ?= .venv
 EXTRAS ?= dev
 ARGS ?=
+# The oldest that is supported.
+PYSPARK ?= 4.2.1
 # The test processes; two also show what a test wrongly shares with others. Those of Spark share one (loadgroup), for its Java.
 WORKERS ?= 2
 bin := $(VENV)/bin
 
-.PHONY: help setup test demo lint lint-rules lint-format lint-types lint-imports format long bench bench-server bench-peers plot fuzz clean
+.PHONY: help setup test test-spark demo lint lint-rules lint-format lint-types lint-imports format long bench bench-server bench-peers plot fuzz clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +27,12 @@ setup:  ## Create or update the virtual environment.
 test: setup  ## Run the tests, without the long ones.
 	@scripts/install-test-tools
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadgroup tests $(ARGS)
+
+# In an environment of its own. The usual one has the newest PySpark.
+test-spark:  ## Run the tests of the Spark data source with another PySpark (PYSPARK=4.2.1).
+	@scripts/setup $(VENV)-pyspark-$(PYSPARK) $(EXTRAS)
+	@$(VENV)-pyspark-$(PYSPARK)/bin/python -m pip install -qq --disable-pip-version-check pyspark==$(PYSPARK)
+	$(VENV)-pyspark-$(PYSPARK)/bin/python -m pytest -n 0 tests/spark $(ARGS)
 
 demo: setup  ## Show the queue at work, and topics as Spark tables.
 	$(bin)/python examples/demo.py $(ARGS)
@@ -74,5 +82,5 @@ fuzz: setup  ## Throw random bytes at the decoders.
 	$(bin)/python -m benchmarks.fuzz $(ARGS)
 
 clean:  ## Remove the environment, caches and built files.
-	rm -rf $(VENV) $(VENV).lock $(VENV)-bench $(VENV)-bench.lock build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) $(VENV).lock $(VENV)-bench $(VENV)-bench.lock $(VENV)-pyspark-* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

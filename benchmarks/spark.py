@@ -1,69 +1,101 @@
 """
 Spark reading and writing topics, against Spark with Parquet and against sources that do nothing: `python -m benchmarks.spark`.
 
-All rows have a key of 16 bytes and a value of 100; reads go to Spark's `noop` sink. The variants run in turn, several rounds, so that a
-noisy machine is noisy for all of them; the best round counts, and all are in the file that `--json` names. Needs the extra `spark`.
+Rows have a key of 16 bytes and a value of 100, half of which is random; reads go to Spark's `noop` sink, on two cores. The variants of a
+table run in turn, several rounds, so that a noisy machine is noisy for all of them; the best round counts, and all of them are in the
+file that `--json` names. A target that is missed is followed by a profile of the reader alone. Needs the extra `spark`.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
+import functools
+import io
 import json
 import os
+import pstats
 import shutil
+import statistics
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import penstock
 from penstock.spark.session import get_session
+from penstock.spark.source import PenstockDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "key binary, value binary, offset long"
 ROWS_A_BATCH = 10_000
 PARTITIONS = 2
+SCALING = (1, 2, 4, 8)
+OF_PARQUET, OF_PREBUILT, OF_TUPLES, WRITTEN = 0.6, 0.8, 5.0, 500_000
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    rows: int
+    single_rows: int
+    rounds: int
+    batches: int
+
+
+FULL = Sizes(rows=10_000_000, single_rows=2_000_000, rounds=5, batches=30)
+QUICK = Sizes(rows=400_000, single_rows=40_000, rounds=1, batches=5)
+
+
+# -- data ---------------------------------------------------------------------------------------------------------------
 
 
 def table(first: int, count: int) -> pa.RecordBatch:
-    numbers = range(first, first + count)
-    keys = pa.array([b"key-%012d" % (number % 1_000) for number in numbers], pa.binary())
-    values = pa.array([b"%0100d" % number for number in numbers], pa.binary())
-    return pa.RecordBatch.from_arrays([keys, values, pa.array(numbers, pa.int64())], names=["key", "value", "offset"])
+    """Messages as they could be: some text that repeats, and some that does not."""
+    random = pa.py_buffer(os.urandom(25 * count).hex().encode())
+    parts = pa.FixedSizeBinaryArray.from_buffers(pa.binary(50), count, [None, random]).cast(pa.binary())
+    values = pc.binary_join_element_wise(b'{"kind": "order", "customer": "', parts, b'", "items": [1, 2]}', b"")
+    keys = pa.array([b"key-%012d" % (number % 1_000) for number in range(first, first + count)], pa.binary())
+    offsets = pa.array(range(first, first + count), pa.int64())
+    return pa.RecordBatch.from_arrays([keys, values, offsets], names=["key", "value", "offset"])
 
 
-def fill(path: str, rows: int) -> None:
+def fill(path: str, name: str, rows: int, partitions: int) -> None:
     """A topic with *rows* messages, staged as Arrow."""
     with penstock.open(path) as store:
-        store.create_topic("t", partitions=PARTITIONS)
-        prepared = table(0, ROWS_A_BATCH).select(["key", "value"])
-        for number, part in enumerate(range(PARTITIONS)):
-            with store.stage("bench") as stage:
-                chosen = prepared.append_column("partition", pa.array([part] * ROWS_A_BATCH, pa.int32()))
-                for _ in range(rows // PARTITIONS // ROWS_A_BATCH):
-                    stage.publish_arrow("t", chosen)
-            store.commit("bench", number, [stage.identity])
+        store.create_topic(name, partitions=partitions)
+        for part in range(partitions):
+            with store.stage(f"bench-{name}") as stage:
+                number = pa.array([part] * ROWS_A_BATCH, pa.int32())
+                for at in range(rows // partitions // ROWS_A_BATCH):
+                    messages = table(at * ROWS_A_BATCH, ROWS_A_BATCH).select(["key", "value"])
+                    stage.publish_arrow(name, messages.append_column("partition", number))
+            store.commit(f"bench-{name}", part, [stage.identity])
 
 
-def fill_singly(path: str, rows: int) -> None:
+def fill_singly(path: str, name: str, rows: int) -> None:
     """A topic that was written one message at a time, after its segments were merged."""
     from penstock.format.batch import encode_batch
     from penstock.settings import StoreSettings
     from penstock.volume.volume import Volume
 
     with penstock.open(path) as store:
-        store.create_topic("single", partitions=PARTITIONS, sync="os", segment_bytes=1024 * 1024)
+        store.create_topic(name, partitions=PARTITIONS, sync="os", segment_bytes=1024 * 1024)
     with Volume.open(path, settings=StoreSettings(checkpoint_interval_ms=600_000)) as volume:
         for part in range(PARTITIONS):
-            log = volume.log("single", part)
-            for number in range(rows // PARTITIONS):
-                volume.append(log, encode_batch([b"%0100d" % number], keys=[b"key-%012d" % (number % 1_000)]))
+            log = volume.log(name, part)
+            for at in range(0, rows // PARTITIONS, ROWS_A_BATCH):
+                messages = table(at, min(ROWS_A_BATCH, rows // PARTITIONS - at))
+                for key, value in zip(messages["key"].to_pylist(), messages["value"].to_pylist(), strict=True):
+                    volume.append(log, encode_batch([value], keys=[key]))
         volume.checkpoint()
         volume.checkpoint()
         volume.coalesce()
@@ -105,75 +137,219 @@ class MadeUp(DataSource):
         return MadeUpReader(int(self.options["rows"]), self.options["kind"])
 
 
-def consume(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
+# -- measuring ----------------------------------------------------------------------------------------------------------
 
 
-def topic(spark: SparkSession, path: str, name: str) -> DataFrame:
-    return spark.read.format("penstock").schema(SCHEMA).options(store=path, subscribe=name).load()
+Variants = dict[str, tuple[int, "Callable[[], None]"]]
+"""What is measured, with its number of rows."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--single-rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json")
-    chosen = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="penstock-spark-", dir="/var/tmp")
-    try:
-        results = measure(folder, chosen.rows, chosen.single_rows, chosen.rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    for name, found in results.items():
-        print(f"{name:<44} {max(found):>12,.0f} rows/s   (rounds: {', '.join(f'{one:,.0f}' for one in found)})")
-    best = {name: max(found) for name, found in results.items()}
-    ours = best["read topic"]
-    print(f"topic / Parquet {ours / best['read Parquet']:.2f}   topic / prebuilt {ours / best['read prebuilt batch']:.2f}   "
-          f"topic / tuples {ours / best['read tuples']:.1f}")  # fmt: skip
-    if chosen.json:
-        with open(chosen.json, "w") as file:
-            json.dump(results, file, indent=1)
-
-
-def measure(folder: str, rows: int, single_rows: int, rounds: int) -> dict[str, list[float]]:
-    path = os.path.join(folder, "store")
-    fill(path, rows)
-    fill_singly(path, single_rows)
-    spark = get_session(
-        "bench",
-        master="local[2]",
-        settings={"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.local.dir": folder},
-    )
-    spark.dataSource.register(MadeUp)
-    parquet = os.path.join(folder, "parquet")
-    topic(spark, path, "t").write.parquet(parquet)
-    tuple_rows = max(rows // 10, ROWS_A_BATCH * PARTITIONS)
-    made = spark.read.format("madeup")
-    written = {"number": 0}
-
-    def write() -> None:
-        frame = spark.range(0, rows // 4, numPartitions=2).selectExpr("lpad(cast(id as string), 100, '0') as value")
-        written["number"] += 1
-        frame.write.format("penstock").options(store=path, topic=f"written-{written['number']}").mode("append").save()
-
-    variants: dict[str, tuple[int, Callable[[], None]]] = {
-        "read topic": (rows, lambda: consume(topic(spark, path, "t"))),
-        "read Parquet": (rows, lambda: consume(spark.read.parquet(parquet))),
-        "read prebuilt batch": (rows, lambda: consume(made.options(rows=rows, kind="prebuilt").load())),
-        "read tuples": (tuple_rows, lambda: consume(made.options(rows=tuple_rows, kind="tuples").load())),
-        "read topic written singly, after merging": (single_rows, lambda: consume(topic(spark, path, "single"))),
-        "write to a topic": (rows // 4, write),
-    }
+def in_turn(variants: Variants, rounds: int) -> dict[str, list[float]]:
+    """Rows a second of each round; a first one, which warms up, does not count."""
     results: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + 1):
         for name, (count, work) in variants.items():
             began = time.perf_counter()
             work()
             seconds = time.perf_counter() - began
-            if number:  # the first round warms up
+            if number:
                 results[name].append(count / seconds)
-    spark.stop()
+    return results
+
+
+def consume(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+class Bench:
+    """A store with its topics, the same rows as Parquet, and a Spark."""
+
+    def __init__(self, folder: str, sizes: Sizes) -> None:
+        self.folder = folder
+        self.sizes = sizes
+        self.path = os.path.join(folder, "store")
+        self.spark: SparkSession = get_session(
+            "bench",
+            master="local[2]",
+            settings={
+                "spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.local.dir": folder,
+                "spark.sql.streaming.noDataProgressEventInterval": "100",
+            },
+        )  # fmt: skip
+        self.spark.dataSource.register(MadeUp)
+        self._written = 0
+
+    def topic(self, name: str) -> DataFrame:
+        return self.spark.read.format("penstock").schema(SCHEMA).options(store=self.path, subscribe=name).load()
+
+    def made_up(self, rows: int, kind: str) -> DataFrame:
+        return self.spark.read.format("madeup").options(rows=rows, kind=kind).load()
+
+    def against(self, name: str, rows: int) -> Variants:
+        """A topic, and what it is compared with, with as many rows."""
+        parquet = os.path.join(self.folder, f"parquet-{name}")
+        self.topic(name).write.parquet(parquet)
+        tuple_rows = max(rows // 10, ROWS_A_BATCH * PARTITIONS)
+        return {
+            "topic": (rows, lambda: consume(self.topic(name))),
+            "Parquet": (rows, lambda: consume(self.spark.read.parquet(parquet))),
+            "one prebuilt batch": (rows, lambda: consume(self.made_up(rows, "prebuilt"))),
+            "tuples": (tuple_rows, lambda: consume(self.made_up(tuple_rows, "tuples"))),
+        }
+
+    def scaling(self) -> Variants:
+        """Topics with the same rows in more and more partitions, of which a task reads one."""
+        rows = self.sizes.rows // 2 // (ROWS_A_BATCH * max(SCALING)) * ROWS_A_BATCH * max(SCALING)
+        for count in SCALING:
+            fill(self.path, f"p{count}", rows, count)
+        return {f"{n} partitions": (rows, functools.partial(self._read, f"p{n}")) for n in SCALING}
+
+    def _read(self, name: str) -> None:
+        consume(self.topic(name))
+
+    def writing(self) -> Variants:
+        """Into a new topic each time, from numbers that Spark makes."""
+        rows = self.sizes.rows // 4
+
+        def write(target: str) -> None:
+            frame = self.spark.range(0, rows, numPartitions=2).selectExpr("lpad(cast(id as string), 100, '0') as value")
+            if target == "noop":
+                consume(frame)
+                return
+            self._written += 1
+            frame.write.format("penstock").options(store=self.path, topic=f"w{self._written}").mode("append").save()
+
+        return {
+            "to a topic": (rows, functools.partial(write, "topic")),
+            "nowhere (making the rows)": (rows, functools.partial(write, "noop")),
+        }
+
+    def micro_batches(self) -> dict[str, list[float]]:
+        """Milliseconds of a trigger: batches of one row, and triggers that find nothing new."""
+        found: dict[str, list[float]] = {}
+        made = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+        query = made.writeStream.format("noop").option("checkpointLocation", os.path.join(self.folder, "c0")).start()
+        while sum(one.numInputRows > 0 for one in query.recentProgress) < self.sizes.batches:
+            time.sleep(0.1)
+        found["Spark's own source to noop"], _ = _triggers(query.recentProgress)
+        query.stop()
+        with penstock.open(self.path) as store:
+            store.create_topic("ticks")
+            frame = self.spark.readStream.format("penstock").options(store=self.path, subscribe="ticks").load().select("value")
+            for number, sink in enumerate(("noop", "penstock"), 1):
+                writer = frame.writeStream.format(sink).options(store=self.path, topic="tocks") if number > 1 else (
+                    frame.writeStream.format(sink)
+                )  # fmt: skip
+                query = writer.option("checkpointLocation", os.path.join(self.folder, f"c{number}")).start()
+                query.processAllAvailable()
+                for _ in range(self.sizes.batches):
+                    store.publish("ticks", b"tick")
+                    query.processAllAvailable()
+                time.sleep(2)
+                name = f"topic to {'noop' if sink == 'noop' else 'topic'}"
+                found[name], idle = _triggers(query.recentProgress)
+                if sink == "noop":
+                    found["nothing new"] = idle
+                query.stop()
+        return found
+
+
+def _triggers(progress: list[Any]) -> tuple[list[float], list[float]]:
+    """How long triggers with rows took, without the first ones, and those without."""
+    busy = [float(one.durationMs["triggerExecution"]) for one in progress if one.numInputRows]
+    idle = [float(one.durationMs["triggerExecution"]) for one in progress if not one.numInputRows]
+    return busy[2:] or busy, idle[1:] or idle
+
+
+def profile(path: str, name: str) -> str:
+    """Where the reader spends its time, in one process and without a Spark."""
+    options = {"store": path, "subscribe": name}
+    kinds = {"binary": BinaryType(), "long": LongType()}
+    fields = [field.split(" ") for field in SCHEMA.split(", ")]
+    reader = PenstockDataSource(options).reader(StructType([StructField(name, kinds[kind]) for name, kind in fields]))
+    ranges = reader.partitions()
+
+    def read() -> int:
+        return sum(batch.num_rows for one in ranges for batch in reader.read(one))
+
+    began = time.process_time()
+    rows = read()
+    seconds = time.process_time() - began
+    profiler = cProfile.Profile(time.process_time)
+    profiler.runcall(read)
+    text = io.StringIO()
+    pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(15)
+    return f"The reader alone: {rows / seconds:,.0f} rows/s of processor time.\n{text.getvalue()}"
+
+
+# -- telling ------------------------------------------------------------------------------------------------------------
+
+
+def show(title: str, results: Mapping[str, list[float]], unit: str, best: Callable[[list[float]], float]) -> None:
+    print(f"\n{title}\n")
+    for name, found in results.items():
+        print(f"  {name:<30} {best(found):>14,.0f} {unit}   (from {min(found):,.0f} to {max(found):,.0f})")
+
+
+def check(results: Mapping[str, list[float]]) -> list[tuple[str, bool]]:
+    """What the targets say about a topic among what it is compared with."""
+    best = {name: max(found) for name, found in results.items()}
+    ours = best["topic"]
+    parquet, prebuilt, tuples = (ours / best[name] for name in ("Parquet", "one prebuilt batch", "tuples"))
+    return [
+        (
+            f"{parquet:.2f} of Parquet, {prebuilt:.2f} of one prebuilt batch (target: {OF_PARQUET} or {OF_PREBUILT})",
+            parquet >= OF_PARQUET or prebuilt >= OF_PREBUILT,
+        ),
+        (f"{tuples:.1f} times tuples (target: {OF_TUPLES:.0f})", tuples >= OF_TUPLES),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="little data, one round: whether it runs, not how fast")
+    parser.add_argument("--rows", type=int, help="rows of the large topic")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", help="a file for all rounds")
+    chosen = parser.parse_args()
+    given = {name: value for name in ("rows", "rounds") if (value := getattr(chosen, name)) is not None}
+    sizes = (QUICK if chosen.quick else FULL)._replace(**given)
+    folder = tempfile.mkdtemp(prefix="penstock-spark-", dir="/var/tmp")
+    try:
+        results = run(folder, sizes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if chosen.json:
+        with open(chosen.json, "w") as file:
+            json.dump({"cores": os.cpu_count(), "sizes": sizes._asdict(), "results": results}, file, indent=1)
+
+
+def run(folder: str, sizes: Sizes) -> dict[str, Any]:
+    bench = Bench(folder, sizes)
+    results: dict[str, Any] = {}
+    missed = []
+    for name, title, rows in (
+        ("large", f"Reading {sizes.rows:,} rows", sizes.rows),
+        ("single", f"Reading {sizes.single_rows:,} rows that were written one at a time, after merging", sizes.single_rows),
+    ):
+        fill(bench.path, name, rows, PARTITIONS) if name == "large" else fill_singly(bench.path, name, rows)
+        results[name] = in_turn(bench.against(name, rows), sizes.rounds)
+        show(title, results[name], "rows/s", max)
+        for text, reached in check(results[name]):
+            print(f"  {'reached' if reached else 'MISSED'}: {text}")
+            if not reached:
+                missed.append(name)
+    results["partitions"] = in_turn(bench.scaling(), sizes.rounds)
+    show("Reading topics of more and more partitions, two tasks at a time", results["partitions"], "rows/s", max)
+    results["writing"] = in_turn(bench.writing(), sizes.rounds)
+    show("Writing", results["writing"], "rows/s", max)
+    written = max(results["writing"]["to a topic"])
+    print(f"  {'reached' if written >= WRITTEN else 'MISSED'}: {written:,.0f} rows/s (target: {WRITTEN:,})")
+    results["micro_batches"] = bench.micro_batches()
+    show("Triggers of a stream: batches of one row, and nothing new", results["micro_batches"], "ms", statistics.median)
+    bench.spark.stop()
+    for name in dict.fromkeys(missed):
+        print(f"\nWhy {name} missed its target:\n{profile(bench.path, name)}")
     return results
 
 

@@ -22,7 +22,10 @@ MOMENT = dt.datetime(2022, 5, 1, 12, 30, tzinfo=dt.UTC)
 
 
 def table(**columns: Any) -> Any:
-    kinds = {"headers": HEADERS, "timestamp": pa.timestamp("us", "UTC"), "partition": pa.int32()}
+    moment = pa.timestamp("us", "UTC")
+    kinds = {
+        "headers": HEADERS, "timestamp": moment, "expires_at": moment, "deliver_at": moment, "partition": pa.int32(), "priority": pa.int32()
+    }  # fmt: skip
     arrays = [
         one if isinstance(one, pa.Array) else pa.array(one, kinds.get(name, pa.binary())) for name, one in columns.items()
     ]
@@ -52,6 +55,24 @@ def test_rows_become_messages_with_all_that_they_have(store: Store) -> None:
     assert found[0].timestamp == MOMENT
     assert found[2].timestamp == MOMENT + dt.timedelta(microseconds=1)
     assert found[1].timestamp > MOMENT
+
+
+def test_rows_keep_what_they_ask_of_their_delivery(store: Store) -> None:
+    """Times that are far away; a message without a priority is low; slices begin in the middle."""
+    later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+    rows = table(
+        value=numbered(4), expires_at=[later, later, None, later], deliver_at=[None, None, later, MOMENT], priority=[2, 1, None, 0]
+    )  # fmt: skip
+    commit(store, 1, rows.slice(1))
+    commit(store, 2, table(value=[b"x", b"y"], priority=[0, None]))
+    [found] = (
+        pa.Table.from_batches(store.read_arrow("t", columns=["expires_at", "deliver_at", "priority"]))
+        .combine_chunks()
+        .to_batches()
+    )
+    assert found["expires_at"].to_pylist() == [later, None, later, None, None]
+    assert found["deliver_at"].to_pylist() == [None, later, MOMENT, None, None]
+    assert found["priority"].to_pylist() == [1, 0, 0, 0, 0]
 
 
 def test_a_slice_of_a_batch_is_as_good_as_a_batch(store: Store) -> None:
@@ -88,6 +109,10 @@ def test_large_batches_are_cut(store: Store) -> None:
     [
         (table(key=[b"k"]), BadColumn),
         (table(value=pa.array([1, 2])), BadColumn),
+        (table(value=[b"v"], priority=[3]), BadColumn),
+        (table(value=[b"v"], priority=[-1]), BadColumn),
+        (table(value=[b"v"], priority=pa.array([1.5])), BadColumn),
+        (table(value=[b"v"], expires_at=pa.array([5])), BadColumn),
         (table(value=[b"v"], color=[b"red"]), BadColumn),
         (table(value=[b"v"], headers=[[("name", None)]]), BadColumn),
         (table(value=[b"v"], timestamp=pa.array([1])), BadColumn),

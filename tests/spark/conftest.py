@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from penstock.settings import StoreSettings
 from penstock.spark.session import get_session
 from penstock.store.store import Store
+from tests.docs.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,15 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores, whose tasks are tried three times."""
-    from pyspark.sql import SparkSession
-
+    """A session with two cores, whose tasks are tried three times. Its Java works in a folder of its own, as do its Python processes."""
     folder = tmp_path_factory.mktemp("spark")
-    earlier = SparkSession.getActiveSession()
-    if earlier is not None:
-        earlier.stop()  # of the documents' code
     places = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    session = get_session("tests", master="local[2,3]", settings={**SETTINGS, **places})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        session = get_session("tests", master="local[2,3]", settings={**SETTINGS, **places})
     yield session
     session.stop()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadColumn, BadSetting
-from penstock.spark.options import EARLIEST, LATEST, Bound, ReadOptions, WriteOptions
+from penstock.spark.options import EARLIEST, LATEST, READ_OPTIONS, WRITE_OPTIONS, Bound, ReadOptions, WriteOptions
 from penstock.spark.schema import check_write
 from penstock.spark.source import PenstockDataSource
+from tests.docs.pages import ROOT
 
 READ = {"store": "/s", "subscribe": "orders"}
 
@@ -172,7 +175,9 @@ def schema(text: str) -> StructType:
         ("value binary;partition string", "partition"),
         ("value binary;timestamp long", "timestamp"),
         ("value binary;headers string", "headers"),
-        ("value binary;priority integer", "does not store"),
+        ("value binary;priority string", "priority"),
+        ("value binary;expires_at long", "expires_at"),
+        ("value binary;deliver_at string", "deliver_at"),
         ("value binary;color string", "no part of a message"),
     ],
 )
@@ -200,6 +205,18 @@ def test_a_schema_of_other_columns_or_types_is_told(columns: str, text: str) -> 
     """Columns are left out by a schema, not made."""
     with pytest.raises(BadColumn, match=text):
         PenstockDataSource(READ).reader(schema(columns))
+
+
+def test_the_page_about_spark_names_every_option() -> None:
+    """And no other."""
+    page = (ROOT / "docs" / "spark.md").read_text()
+    [reading, writing] = re.findall(r"^\| option \|.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    servers = {"token", "tls.ca", "tls.cert", "tls.key"}
+    for table, known in ((reading, READ_OPTIONS), (writing, WRITE_OPTIONS)):
+        named = {name for row in table.strip().splitlines() for name in re.findall(r"`([\w.*]+)`", row.split("|")[1])}
+        if "tls.*" in named:
+            named = (named - {"tls.*"}) | servers
+        assert named == set(known)
 
 
 def test_messages_are_never_replaced() -> None:

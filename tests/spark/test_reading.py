@@ -14,10 +14,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from penstock.errors import BadBytes, BadSetting, DataLost, StoreNotFound, TopicNotFound
+import penstock
+from penstock.errors import BadBytes, BadSetting, DataLost, StoreNotFound, TopicNotFound, Unavailable
 from penstock.spark.planning import Range, admit, split
 from penstock.spark.schema import read_schema
 from penstock.spark.source import PenstockDataSource
+from tests.cli.serving import Serving
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
@@ -175,6 +177,22 @@ def test_a_store_that_is_not_there_is_told(tmp_path: Any) -> None:
     assert not os.path.exists(tmp_path / "nothing")
 
 
+def test_a_relative_folder_is_that_of_the_driver(filled: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Whatever folder the processes work in to which Spark sends the parts."""
+    monkeypatch.chdir(os.path.dirname(filled))
+    name = os.path.basename(filled)
+    reader = batch(name)
+    sink: Any = PenstockDataSource({"store": name, "topic": "t"}).streamWriter(StructType([VALUES["value"]]), False)
+    sent = pickle.dumps([stream(name), sink])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(values(reader)) == 150
+    streaming, writer = pickle.loads(sent)
+    end = streaming.latestOffset(pinned(streaming), ALL)
+    assert end["t"] == {"0": 100, "1": 50}
+    assert writer._options.place.path == filled
+
+
 def test_partitions_are_assigned_and_patterns_match_whole_names(filled: str) -> None:
     """A partition that is not there is told."""
     with open_store(filled) as store:
@@ -288,6 +306,39 @@ def test_a_live_owner_is_read_beside(filled: str) -> None:
         store.publish("t", b"new", partition=1)
         assert len(values(before, planned)) == 150
         assert len(values(batch(filled))) == 151
+
+
+def test_a_reader_goes_on_where_it_was_when_its_server_comes_back(tmp_path: Any) -> None:
+    """A task notices nothing but the time."""
+    address = f"penstock+unix://{tmp_path}/s"
+    arguments = ("--data", str(tmp_path / "data"), "--native", f"unix:{tmp_path}/s", "--no-http")
+    server = Serving(*arguments)
+    try:
+        with penstock.open(address) as store:
+            for at in range(0, 40, 5):
+                store.publish_many("t", [b"%d " % n + bytes(900_000) for n in range(at, at + 5)])
+        reader = batch(address)
+        found: list[bytes] = []
+        for number, table in enumerate(reader.read(reader.partitions()[0])):
+            if number == 0:
+                server.process.kill()
+                server.process.communicate()
+                server = Serving(*arguments)
+            found += [value.split(b" ")[0] for value in table["value"].to_pylist()]
+    finally:
+        server.process.kill()
+        server.process.communicate()
+    assert number > 0
+    assert found == numbered(40)
+
+
+def test_a_server_that_does_not_come_back_is_told(tmp_path: Any) -> None:
+    """After `retryTimeoutMs`, by planning and by a task."""
+    address = f"penstock+unix://{tmp_path}/s"
+    with pytest.raises(Unavailable):
+        batch(address, retryTimeoutMs="200").partitions()
+    with pytest.raises(Unavailable):
+        values(batch(address, retryTimeoutMs="200"), [Range("t", 0, 0, 1, "", 0)])
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -425,6 +476,24 @@ def test_a_topic_that_was_made_again_is_told(filled: str) -> None:
         stream(filled).latestOffset(end, ALL)
     lenient = stream(filled, failOnDataLoss="false")
     assert values(lenient, lenient.partitions(end, lenient.latestOffset(end, ALL))) == numbered(200)
+
+
+def test_a_topic_with_another_number_of_partitions_is_another_topic(filled: str) -> None:
+    """The number is fixed for the life of a topic: more or fewer of them mean that it was made again."""
+    reader = stream(filled)
+    end = reader.latestOffset(pinned(reader), ALL)
+    for count in (1, 3):
+        shutil.rmtree(filled)
+        with open_store(filled) as store:
+            store.create_topic("t", partitions=count)
+            store.publish("t", b"new", partition=count - 1)
+        for ask in (lambda: stream(filled).latestOffset(end, ALL), lambda: stream(filled).partitions(end, end)):
+            with pytest.raises(DataLost, match="made again"):
+                ask()
+        lenient = stream(filled, failOnDataLoss="false")
+        following = lenient.latestOffset(end, ALL)
+        assert following["t"] == {**{str(n): 0 for n in range(count)}, str(count - 1): 1}
+        assert values(lenient, lenient.partitions(end, following)) == [b"new"]
 
 
 def test_a_topic_that_is_gone_is_told(filled: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+T = TypeVar("T")
+
 
 def source(spark: SparkSession, store: str, **options: str) -> DataFrame:
     chosen = {"subscribe": "in", "startingOffsets": "earliest", **options}
     return spark.readStream.format("penstock").option("store", store).options(**chosen).load()
 
 
-def patiently(work: Callable[[], StreamingQuery]) -> StreamingQuery:
+def patiently(work: Callable[[], T]) -> T:
     """What *work* gives; again where Spark has given up on a Python that took more than its ten seconds to start."""
     for _ in range(3):
         try:
@@ -105,6 +107,34 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, path: str, check
     fill(path, 90, 100)
     copy(spark, path, checkpoint)
     assert found(path) == list(range(100))
+
+
+def test_bad_options_of_a_stream_are_told_before_a_job_starts(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """At `load`, at `start`, or by the query before its first batch, with the text of the error."""
+    fill(path, 0, 1)
+    rows = source(spark, path).select("value")
+
+    def begin(frame: DataFrame, mode: str = "append", **options: str) -> None:
+        writer = frame.writeStream.format("penstock").option("store", path).options(**options).outputMode(mode)
+        writer.option("checkpointLocation", str(tmp_path / "bad")).trigger(availableNow=True).start().awaitTermination()
+
+    reader = spark.readStream.format("penstock").schema("value string").option("store", path).option("subscribe", "in")
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: source(spark, path, maxOffsetsPerTriger="5"), "did you mean maxOffsetsPerTrigger?"),
+        (lambda: begin(source(spark, path, endingOffsets="latest").select("value"), topic="out"), "a stream has no end"),
+        (lambda: begin(source(spark, path, subscribe="nothing").select("value"), topic="out"), "there is no topic 'nothing'"),
+        (lambda: begin(reader.load(), topic="out"), "is binary, not string"),
+        (lambda: begin(rows), "topic: is missing"),
+        (lambda: begin(rows, topic="out", txnAppId="a", txnVersion="1"), "a stream numbers its batches itself"),
+        (lambda: begin(rows.groupBy("value").count().select("value"), "complete", topic="out"), "messages are never replaced"),
+    ]
+    for work, text in cases:
+        with pytest.raises(Exception, match=r"(?s)penstock\.errors") as told:
+            patiently(work)
+        assert text in str(told.value)
+        shutil.rmtree(tmp_path / "bad", ignore_errors=True)
+    with open_store(path) as store:
+        assert [one.name for one in store.topics()] == ["in"]
 
 
 def test_a_batch_that_is_replayed_changes_nothing(spark: SparkSession, path: str, checkpoint: str) -> None:
@@ -199,6 +229,22 @@ def test_a_commit_that_took_effect_and_failed_is_not_repeated(
     assert found(path) == list(range(40))
     run(frame, path, checkpoint, kind="unlucky")
     assert found(path) == list(range(40))
+
+
+def test_a_stream_beside_a_live_owner(spark: SparkSession, path: str, checkpoint: str) -> None:
+    """A program publishes and keeps the store open; the query reads its files and commits through it, also through one that follows it."""
+    with penstock.open(path) as store:
+        store.create_topic("in", partitions=2)
+        store.publish_many("in", [b"%d" % n for n in range(50)], keys=[b"%d" % n for n in range(50)])
+        query = start(source(spark, path).select("value"), path, checkpoint)
+        assert sorted(int(one.value or b"") for one in store.read("out")) == list(range(50))
+    try:
+        with penstock.open(path) as store:
+            store.publish_many("in", [b"%d" % n for n in range(50, 60)], keys=[b"%d" % n for n in range(10)])
+            query.processAllAvailable()
+            assert sorted(int(one.value or b"") for one in store.read("out")) == list(range(60))
+    finally:
+        query.stop()
 
 
 def test_topics_that_appear_later_are_read(spark: SparkSession, path: str, checkpoint: str) -> None:

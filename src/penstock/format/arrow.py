@@ -57,7 +57,8 @@ def _types() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _schema(names: tuple[str, ...]) -> Any:
+def schema_of(names: tuple[str, ...]) -> Any:
+    """The schema of a RecordBatch with these columns."""
     pa, types = library(), _types()
     return pa.schema([pa.field(name, types[name]) for name in names])
 
@@ -96,7 +97,7 @@ def to_arrow(batch: Batch, names: Sequence[str] | None) -> Any:
         if build is None:
             raise BadColumn(name, f"unknown, use {', '.join(COLUMNS + EXTRA_COLUMNS)}")
         arrays.append(build(pa, batch, whole))
-    return pa.RecordBatch.from_arrays(arrays, schema=_schema(wanted))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(wanted))
 
 
 def _binary(pa: Any, batch: Batch, whole: Any, column: int) -> Any:

@@ -18,7 +18,9 @@ from penstock.values import HEADER_NAME_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX
 if TYPE_CHECKING:
     from penstock.format.batch import EncodedBatch
 
-COLUMNS = ("value", "key", "headers", "timestamp")
+COLUMNS = ("value", "key", "headers", "timestamp", "expires_at", "deliver_at", "priority")
+_TIMES = {"timestamp": c.TIME, "expires_at": c.EXPIRES, "deliver_at": c.DELIVER}
+_PRIORITY_MAX = 2
 _BINARY_LIKE = ("binary", "string", "large_binary", "large_string", "binary_view", "string_view", "null")
 
 
@@ -37,7 +39,9 @@ def prepare(name: str, array: Any) -> Any:
             if str(kind) not in _BINARY_LIKE:
                 raise BadColumn(name, f"must be binary or string, not {kind}")
             return array.cast(pa.binary())
-        if name == "timestamp":
+        if name == "priority":
+            return _prepare_priority(pa, array)
+        if name in _TIMES:
             if not pa.types.is_timestamp(kind):
                 raise BadColumn(name, f"must be a timestamp, not {kind}")
             return array.cast(pa.timestamp("us", kind.tz))
@@ -80,8 +84,9 @@ def encode(columns: dict[str, Any]) -> EncodedBatch:
         parts.append(_binary(pa, c.KEY, columns["key"]))
     if "headers" in columns:
         parts.append(_headers(pa, columns["headers"]))
-    if "timestamp" in columns:
-        parts.append(_times(pa, columns["timestamp"]))
+    parts += [_times(pa, columns[name], column) for name, column in _TIMES.items() if name in columns]
+    if "priority" in columns:
+        parts.append(_priority(columns["priority"]))
     return batch_from_columns(parts, count, count)
 
 
@@ -150,17 +155,39 @@ def _headers(pa: Any, array: Any) -> c.EncodedColumn:
     return c.headers_from_parts(tables, bytes(name_data), bytes(value_data), Codec.NONE, None)
 
 
-def _times(pa: Any, array: Any) -> c.EncodedColumn:
+def _prepare_priority(pa: Any, array: Any) -> Any:
+    """As bytes, without nulls; None if all are low."""
+    if not pa.types.is_integer(array.type):
+        raise BadColumn("priority", f"must be a whole number, not {array.type}")
+    bounds = pa.compute.min_max(array).as_py()
+    if bounds["min"] < 0 or bounds["max"] > _PRIORITY_MAX:
+        raise BadColumn(
+            "priority", f"must be from 0 (low) to {_PRIORITY_MAX} (high), there is {bounds['min']} to {bounds['max']}"
+        )
+    return pa.compute.fill_null(array, 0).cast(pa.uint8()) if bounds["max"] else None
+
+
+def _priority(array: Any) -> c.EncodedColumn:
+    table = bytes(memoryview(array.buffers()[1])[array.offset : array.offset + len(array)])
+    parts = [table, c.padding(len(table))]
+    return c.EncodedColumn(c.PRIORITY, Codec.NONE, 0, parts, sum(map(len, parts)), min(table), max(table))
+
+
+def _rises(compute: Any, numbers: Any) -> bool:
+    return bool(compute.all(compute.less_equal(numbers.slice(0, len(numbers) - 1), numbers.slice(1)), min_count=0).as_py())
+
+
+def _times(pa: Any, array: Any, column: int) -> c.EncodedColumn:
     compute = pa.compute
     numbers = array.cast(pa.int64())
     flags, validity = _validity(pa, numbers)
     bounds = compute.min_max(numbers).as_py()
     if flags:
         numbers = compute.fill_null(numbers, 0)
-    elif len(numbers) == 1 or compute.all(compute.less_equal(numbers.slice(0, len(numbers) - 1), numbers.slice(1))).as_py():
+    elif column == c.TIME and _rises(compute, numbers):
         flags |= c.SORTED
     at = numbers.offset * 8
     table = bytes(memoryview(numbers.buffers()[1])[at : at + len(numbers) * 8])
     return c.EncodedColumn(
-        c.TIME, Codec.NONE, flags, [validity, table], len(validity) + len(table), bounds["min"], bounds["max"]
+        column, Codec.NONE, flags, [validity, table], len(validity) + len(table), bounds["min"], bounds["max"]
     )

@@ -1,18 +1,20 @@
 """
 The stores that a process has open: one for each place, kept from task to task, since Spark's processes work for many of them.
 
-A folder is read beside its owner, whoever that is. Who commits must own the store, or reach its owner: see `owner`.
+A folder is read beside its owner, whoever that is. Who commits owns the store for that moment, or reaches its owner: see `owner`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client.opening import open_store
 from penstock.errors import StoreLocked, Unavailable
+from penstock.sharing.opening import open_store as open_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,12 +73,38 @@ def _identity(path: str) -> tuple[int, int] | None:
 @contextlib.contextmanager
 def owner(place: StorePlace) -> Iterator[Any]:
     """
-    The store at *place*, to change it. A folder is owned for as long as the block takes, and made if it is not there.
+    The store at *place*, to change it.
 
-    Raises `StoreLocked` if another process keeps it for longer than the option `retryTimeoutMs` says.
+    A folder is owned for as long as the block takes, and made a store if it is none; beside an owner that shares it, the owner does the
+    work. Raises `StoreLocked` if another process keeps it for itself for longer than the option `retryTimeoutMs` says.
     """
     if place.is_server:
         yield reader(place)
         return
-    with patiently(place, lambda: open_store(place.path), when=StoreLocked) as store:
+    give_up_s = place.retry_ms / 1000
+    with (
+        _turn(place),
+        patiently(place, lambda: open_shared(place.path, give_up=give_up_s), when=StoreLocked) as store,
+    ):
         yield store
+
+
+@contextlib.contextmanager
+def _turn(place: StorePlace) -> Iterator[None]:
+    """
+    Spark's processes own a folder one after the other, by a lock on the folder itself.
+
+    Nothing depends on it but time: those that come while another one owns the store for a moment would reach it through that one, and a
+    helper would have to follow it.
+    """
+    try:
+        folder = os.open(place.path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # it is made, or told, when it is opened
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # too late, or a file system that cannot
+            patiently(place, lambda: fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB), when=BlockingIOError)
+        yield
+    finally:
+        os.close(folder)

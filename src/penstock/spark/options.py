@@ -26,12 +26,12 @@ EARLIEST, LATEST = -2, -1
 _I64_MAX = (1 << 63) - 1
 
 _STORE = ("store", "token", "tls.ca", "tls.cert", "tls.key", "retryTimeoutMs")
-_READ = (
+READ_OPTIONS = (
     *_STORE, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders",
     "includeDelivery",
 )  # fmt: skip
-_WRITE = (*_STORE, "topic", "txnAppId", "txnVersion")
+WRITE_OPTIONS = (*_STORE, "topic", "txnAppId", "txnVersion")
 _FROM_SPARK = {"checkpointlocation", "queryname"}
 
 
@@ -80,7 +80,7 @@ class ReadOptions(NamedTuple):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         """All that holds for batch and stream alike. Raises `BadSetting`."""
-        given = _Given(options, _READ)
+        given = _Given(options, READ_OPTIONS)
         start = _one_bound(given, "startingOffsets", "startingTimestamp")
         end = _one_bound(given, "endingOffsets", "endingTimestamp")
         if end is not None and (end.place == EARLIEST or _has(end.offsets, EARLIEST)):
@@ -124,7 +124,7 @@ class WriteOptions(NamedTuple):
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         """Raises `BadSetting`."""
-        given = _Given(options, _WRITE)
+        given = _Given(options, WRITE_OPTIONS)
         topic = given.text("topic")
         if topic is not None and not is_name(topic):
             raise BadSetting("topic", topic, "is no name of a topic: use 1 to 196 of A-Z a-z 0-9 . _ -")

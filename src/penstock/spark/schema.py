@@ -32,7 +32,7 @@ BASIC: dict[str, DataType] = {
 DELIVERY: dict[str, DataType] = {"priority": IntegerType(), "expires_at": TimestampType(), "deliver_at": TimestampType()}
 ALL: dict[str, DataType] = {**BASIC, "headers": HEADERS, **DELIVERY}
 
-WRITTEN = ("value", "key", "topic", "partition", "headers", "timestamp")
+WRITTEN = ("value", "key", "topic", "partition", "headers", "timestamp", *DELIVERY)
 _IGNORED = ("offset", "timestampType")
 """What a topic has and a message is given when it is stored: a DataFrame that was read can be written as it is."""
 
@@ -77,8 +77,6 @@ def check_write(schema: StructType, topic: str | None) -> tuple[str, ...]:
         name, kind = field.name, field.dataType
         if name in _IGNORED:
             continue
-        if name in DELIVERY:
-            raise BadColumn(name, "this version does not store it; drop the column")
         if name not in WRITTEN:
             raise BadColumn(name, f"is no part of a message; drop it, or choose some of {', '.join(WRITTEN)}")
         allowed = _allowed(name)
@@ -96,8 +94,8 @@ def _allowed(name: str) -> Sequence[DataType]:
         return (BinaryType(), StringType())
     if name == "topic":
         return (StringType(),)
-    if name == "partition":
+    if name in ("partition", "priority"):
         return (IntegerType(), ShortType(), ByteType(), LongType())
-    if name == "timestamp":
+    if name in ("timestamp", "expires_at", "deliver_at"):
         return (TimestampType(), TimestampNTZType())
     return (HEADERS,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 class PenstockDataSource(DataSource):
     """Topics as tables, for batches and streams, to read and to write."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        # Made beside the driver, and only there: what travels to processes with other working folders has the whole path.
+        super().__init__(_with_whole_path(options))
 
     @classmethod
     def name(cls) -> str:
@@ -62,6 +68,16 @@ class PenstockDataSource(DataSource):
 
         _refuse_overwrite(overwrite=overwrite)
         return PenstockStreamWriter(WriteOptions.parse(self.options, streaming=True), schema)
+
+
+def _with_whole_path(options: dict[str, str]) -> dict[str, str]:
+    from penstock.client.address import is_url
+
+    found = copy.copy(options)  # of the same kind: Spark's does not look at the case of names
+    for name, value in options.items():
+        if name.lower() == "store" and value and value != "memory:" and not is_url(value):
+            found[name] = os.path.abspath(value)
+    return found
 
 
 def _refuse_overwrite(*, overwrite: bool) -> None:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from penstock.errors import BadColumn, OutcomeUnknown, PenstockError, StageNotFound, TopicNotFound, Unavailable
+from penstock.errors import (
+    BadColumn,
+    OutcomeUnknown,
+    PenstockError,
+    StageNotFound,
+    TopicNotFound,
+    TransactionFenced,
+    Unavailable,
+)
 from penstock.spark import connections
 from penstock.store.outside import stage_outside
 from penstock.values import MIB
@@ -159,6 +167,23 @@ def commit(place: StorePlace, producer: str, number: int, stages: Sequence[str])
             raise Unavailable(str(error)) from error
 
     return connections.patiently(place, attempt)
+
+
+def check_new(place: StorePlace, producer: str) -> None:
+    """
+    Raise `TransactionFenced` if *producer* has committed anything: its first batch comes before all others.
+
+    A query that begins anew under the id of one that has committed (its checkpoint was emptied, and kept its id) would count its batches
+    from 0 again, and what it reads now could be taken for what was committed then.
+    """
+
+    def attempt() -> None:
+        with connections.owner(place) as store:
+            found: Committed | None = store.committed(producer, 0)
+        if found is not None:
+            raise TransactionFenced(producer, 0, found.newest)
+
+    connections.patiently(place, attempt)
 
 
 def abort(place: StorePlace, messages: Sequence[WriterCommitMessage | None]) -> None:

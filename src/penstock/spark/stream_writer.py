@@ -51,7 +51,11 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         Raises `TransactionFenced` if the query has gone on elsewhere, or its checkpoint was set back; nothing was published.
         """
         producer, stages, rows = staging.stages_of(messages)
-        if producer is None or not stages:
+        if producer is None:
+            return
+        if not stages:
+            if batchId == 0:
+                staging.check_new(self._options.place, producer)
             return  # nothing to publish, and nothing was published before that this could repeat
         done = staging.commit(self._options.place, producer, batchId, stages)
         if done.newest > batchId:

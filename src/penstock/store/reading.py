@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.arguments import check_moment_us, check_whole_number, shown
 from penstock.errors import BadArgument, OffsetOutOfRange
+from penstock.format.arrow_singles import Singles
 from penstock.topics.message import Message
 
 if TYPE_CHECKING:
@@ -131,13 +132,22 @@ def epoch_at(log: ReadableLog, offset: object) -> int | None:
 
 
 def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, columns: Sequence[str] | None) -> Iterator[Any]:
-    """The same as `pyarrow.RecordBatch`es, one for each stored batch."""
+    """The same as `pyarrow.RecordBatch`es, one for each stored batch; messages that were stored one by one may come together."""
     spans = [(log, *span(log, start, end)) for _, log in logs]
     return _arrow(spans, columns)
 
 
 def _arrow(spans: list[tuple[ReadableLog, int, int]], columns: Sequence[str] | None) -> Iterator[Any]:
     for log, first, last in spans:
+        singles = Singles(columns)
         for batch, begin, stop in _slices(log, first, last):
+            if singles.add(batch):
+                if singles.full:
+                    yield singles.take()
+                continue
+            if singles:
+                yield singles.take()
             table = batch.to_arrow(columns)
             yield table if stop - begin == len(batch) else table.slice(begin, stop - begin)
+        if singles:
+            yield singles.take()

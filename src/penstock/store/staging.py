@@ -99,8 +99,8 @@ class OpenStage:
         """
         Publish the rows of a `pyarrow.RecordBatch` when the stage is committed: nothing is done per message. Needs pyarrow.
 
-        It has the column `value` and any of key, headers, timestamp and partition; rows of one key, or of no key, keep their order.
-        Raises `UsageError` or `StorageFull`.
+        It has the column `value` and any of key, headers, timestamp, expires_at, deliver_at, priority and partition; rows of one key, or
+        of no key, keep their order. Raises `UsageError` or `StorageFull`.
         """
         self._check()
         target = self._catalog.to_publish(topic)

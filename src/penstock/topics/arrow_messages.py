@@ -30,7 +30,8 @@ def batches_of(topic: MessageEncoder, table: Any) -> Iterator[tuple[int, Encoded
     """
     (partition, batch) for the messages of *table*, which keep their order within a partition.
 
-    It is a `pyarrow.RecordBatch` with the column `value` and any of key, headers, timestamp and partition.
+    It is a `pyarrow.RecordBatch` with the column `value` and any of key, headers, timestamp, expires_at, deliver_at, priority (0 is low)
+    and partition.
 
     Raises:
         BadColumn, MessageTooLarge, TopicNotFound: before anything is given.

@@ -52,6 +52,7 @@ STORE_SETTINGS = (
         1024 * MIB,
         "kept aside on disk, and given up when the disk is full, to finish what was begun",
     ),
+    Setting("retention_interval_ms", 10_000, "ms", 10, 86_400_000, "how often retention, vacuum and compaction look for work"),
 )
 
 TOPIC_SETTINGS = (
@@ -87,6 +88,34 @@ TOPIC_SETTINGS = (
     Setting(
         "retention_bytes", 0, "bytes", 0, None, "the oldest segments of a partition are removed above this size; 0 = no limit"
     ),
+    Setting(
+        "retention_messages", 0, "messages", 0, None, "the oldest segments beyond so many offsets are removed; 0 = no limit"
+    ),
+    Setting(
+        "retention_bytes_hard",
+        0,
+        "bytes",
+        0,
+        None,
+        "above this size the oldest segments of a partition go even if a group has not finished them; 0 = never",
+    ),
+    Setting(
+        "group_expiry_ms",
+        30 * 86_400_000,
+        "ms",
+        0,
+        None,
+        "a group without a member for so long holds nothing back; 0 = it always does",
+    ),
+    Setting("compaction", False, "", None, None, "of each key only the latest message stays, in sealed segments"),
+    Setting(
+        "tombstone_grace_ms",
+        86_400_000,
+        "ms",
+        0,
+        None,
+        "how long a tombstone stays readable once compaction has left nothing else of its key",
+    ),
 )
 
 GROUP_SETTINGS = (
@@ -115,6 +144,7 @@ class StoreSettings:
     checkpoint_interval_ms: int = 5_000
     free_bytes_floor: int = 100 * MIB
     reserve_bytes: int = 16 * MIB
+    retention_interval_ms: int = 10_000
 
     def __post_init__(self) -> None:
         _check(self, STORE_SETTINGS)
@@ -140,12 +170,19 @@ class TopicSettings:
     retain: str = "until_acked"
     retention_age_ms: int = 7 * 86_400_000
     retention_bytes: int = 0
+    retention_messages: int = 0
+    retention_bytes_hard: int = 0
+    group_expiry_ms: int = 30 * 86_400_000
+    compaction: bool = False
+    tombstone_grace_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))
         _check(self, TOPIC_SETTINGS)
         if self.retain not in ("until_acked", "always"):
             raise BadSetting("retain", self.retain, "use until_acked or always")
+        if not isinstance(self.compaction, bool):
+            raise BadSetting("compaction", self.compaction, "must be True or False")
 
     def to_json(self) -> dict[str, Any]:
         """As stored in `topic.json`."""

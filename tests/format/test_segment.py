@@ -17,7 +17,7 @@ from tests.format.strategies import U32, U64, stamped
 
 u64, u32, i64 = st.integers(0, U64), st.integers(0, U32), st.integers(-(1 << 63), (1 << 63) - 1)
 ids = st.binary(min_size=16, max_size=16)
-headers = st.builds(SegmentHeader, ids, ids, u32, u32, u64, u64, u32, i64, i64)
+headers = st.builds(SegmentHeader, ids, ids, u32, u32, u64, u64, u32, i64, i64, i64)
 footers = st.builds(Footer, u64, u64, u64, u64, i64, u64, u32, u32, i64)
 
 HEADER = SegmentHeader(b"s" * 16, b"t" * 16, 1, 2, 3, 4, 5, 6, 7)
@@ -47,6 +47,9 @@ def test_the_fields_of_a_header_lie_where_the_layout_says() -> None:
         b"PNSTKSEG", crc32c(data[12:]), 1, 128, 0, 0, b"s" * 16, b"t" * 16, 1, 2, 3, 4, 5, 0, 6, 7,
     )  # fmt: skip
     assert data[104:] == bytes(24)
+    compacted = HEADER._replace(compacted_us=8).encode()
+    assert compacted[20:24] == b"\1\0\0\0"
+    assert compacted[104:] == struct.pack("<q16x", 8)
 
 
 def test_the_fields_of_a_footer_lie_where_the_layout_says() -> None:

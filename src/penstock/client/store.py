@@ -53,6 +53,9 @@ KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
 
 
+_SECONDS_SETTINGS = ("segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry")
+
+
 class RemoteStore:
     """A store on a server. Safe to use from many threads. See `penstock.Store`."""
 
@@ -78,7 +81,7 @@ class RemoteStore:
         self._check_open()
         check_publishable(name)
         given = {
-            key: check_seconds(key, value, 0, 1e9) if key in ("segment_age", "dedup_window", "retention_age") else value
+            key: check_seconds(key, value, 0, 1e9) if key in _SECONDS_SETTINGS else value
             for key, value in settings.items()
             if value is not None or key == "partitions"
         }

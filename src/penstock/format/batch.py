@@ -500,6 +500,15 @@ class Batch:
         view = self._column(c.OFFSETS)
         return self.header.first_offset + (index if view is None else int(view.numbers[index]))
 
+    def offsets_of(self, indexes: Sequence[int]) -> list[int]:
+        """The offsets of several messages."""
+        view = self._column(c.OFFSETS)
+        first = self.header.first_offset
+        if view is None:
+            return [first + index for index in indexes]
+        deltas = view.numbers.tolist()
+        return [first + deltas[index] for index in indexes]
+
     def index_of(self, offset: int) -> int:
         """The index of the first message at or after *offset*; the count if there is none."""
         delta = offset - self.header.first_offset

@@ -22,7 +22,8 @@ header, 128 bytes                               footer, 96 bytes
    84     4  reserved       0
    88     8  created_us
    96     8  base_time_us   max_time_us of the partition before this segment
-  104    24  reserved       0
+  104     8  compacted_us   when compaction first left nothing to remove in it or before it, bit 1 of compatible
+  112    16  reserved       0
 ```
 
 A file that ends with a valid footer is sealed: it is never written again, so readers may map it.
@@ -43,9 +44,11 @@ SEGMENT_MAGIC = b"PNSTKSEG"
 SEGMENT_VERSION = 1
 SEGMENT_HEADER_BYTES = 128
 FOOTER_MAGIC = b"PSEN"
+COMPATIBLE_COMPACTED = 1
+"""The header says when the segment was compacted."""
 FOOTER_BYTES = 96
 
-_HEADER = struct.Struct("<8sIHHII16s16sIIQQIIqq24x")
+_HEADER = struct.Struct("<8sIHHII16s16sIIQQIIqqq16x")
 _FOOTER = struct.Struct("<4sIQQQQqQIIq24x")
 _U32 = struct.Struct("<I")
 assert _HEADER.size == SEGMENT_HEADER_BYTES
@@ -64,13 +67,16 @@ class SegmentHeader(NamedTuple):
     log_epoch: int
     created_us: int
     base_time_us: int
+    compacted_us: int = 0
+    """When compaction first had nothing left to remove in it and before it: from then on the grace of its tombstones runs; 0 = never."""
 
     def encode(self) -> bytes:
         """The 128 bytes at the start of the file."""
         data = bytearray(
             _HEADER.pack(
-                SEGMENT_MAGIC, 0, SEGMENT_VERSION, SEGMENT_HEADER_BYTES, 0, 0, self.store_id, self.topic_id, self.partition,
-                self.generation, self.first_offset, self.segment_uid, self.log_epoch, 0, self.created_us, self.base_time_us,
+                SEGMENT_MAGIC, 0, SEGMENT_VERSION, SEGMENT_HEADER_BYTES, 0, COMPATIBLE_COMPACTED if self.compacted_us else 0,
+                self.store_id, self.topic_id, self.partition, self.generation, self.first_offset, self.segment_uid, self.log_epoch, 0,
+                self.created_us, self.base_time_us, self.compacted_us,
             )
         )  # fmt: skip
         _U32.pack_into(data, 8, crc32c(memoryview(data)[12:]))
@@ -90,7 +96,7 @@ class SegmentHeader(NamedTuple):
             raise UnsupportedFormat("a segment", f"version {fields[2]}")
         if fields[4]:
             raise UnsupportedFormat("a segment", f"flags {fields[4]:#x}")
-        return cls._make((*fields[6:13], fields[14], fields[15]))
+        return cls._make((*fields[6:13], *fields[14:17]))
 
 
 class Footer(NamedTuple):

@@ -43,6 +43,8 @@ from penstock.groups.snapshot import cursor_operations, member_operations
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyroaring import BitMap64
+
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
@@ -80,7 +82,9 @@ class Group:
         settings: GroupSettings,
         starts: Sequence[int],
         journal: Journal,
+        seen_us: int = 0,
     ) -> None:
+        self._seen_us = seen_us
         self.identity = identity
         self.topic_id = topic_id
         self.topic = topic
@@ -144,6 +148,8 @@ class Group:
         *careful*: the process before this one died, perhaps by what is handed out next, and perhaps before it could note anything.
         """
         self._clock = clock
+        # Of one that was stored without that it is not known: its time begins now. Clocks may go back.
+        self._seen_us = min(self._seen_us or clock.now_us(), clock.now_us())
         self._careful = CAREFUL_LEASES if careful else 0
         self._mover = mover
         for cursor, log in zip(self.cursors, logs, strict=True):
@@ -179,6 +185,7 @@ class Group:
             if member.closed:
                 return
             member.closed = True
+            self._seen_us = self._clock.now_us()
             del book.members[member.identity]
             book.return_all(member)
             self._journal.release_hand(member.hand)
@@ -533,6 +540,18 @@ class Group:
 
     # -- moving the cursor ------------------------------------------------------------------------------------------
 
+    def unfinished(self, partition: int) -> tuple[int, BitMap64, int]:
+        """Of a partition: the first offset that was never leased, those below it that are not finished, and how often it was moved."""
+        with self.lock:
+            cursor = self.cursors[partition]
+            return cursor.scan, cursor.open.copy(), cursor.generation
+
+    def last_seen_us(self) -> int:
+        """When it last had a member."""
+        if self._book.members:
+            self._seen_us = self._clock.now_us()
+        return self._seen_us
+
     def position(self, partition: int) -> int:
         """The first offset of a partition that is not finished."""
         with self.lock:
@@ -611,6 +630,7 @@ class Group:
                     "name": self.name,
                     "settings": self.settings.to_json(),
                     "starts": [cursor.scan for cursor in self.cursors],
+                    "seen_us": self.last_seen_us(),
                 },
             )
         ]

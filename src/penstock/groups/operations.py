@@ -3,7 +3,7 @@ What groups write into the journal.
 
 ```
 operation: kind u8, flags u8, partition u16, group id u32, generation u32, body length u32, then the body
-  1 made        JSON: topic id, topic, name, settings, and the offset at which each partition begins
+  1 made        JSON: topic id, topic, name, settings, the offset at which each partition begins, in snapshots when it last had a member
   2 configured  JSON: settings
   3 deleted     JSON: nothing
   4 leased      member u64, concurrency u32, ranges u32, then (start u64, end u64) each

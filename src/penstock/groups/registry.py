@@ -233,13 +233,14 @@ class Groups:
             topic_id, topic, name = bytes.fromhex(values["topic_id"]), str(values["topic"]), str(values["name"])
             settings = _settings(values["settings"])
             starts = [int(start) for start in values["starts"]]
+            seen_us = int(values.get("seen_us", 0))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadBytes("group", f"{type(error).__name__}: {error}") from None
         if not all(0 <= start <= ops.OFFSET_MAX for start in starts):
             raise BadBytes("group", "begins at what is no offset")
         if operation.group_id in self._by_id:
             return
-        group = Group(operation.group_id, topic_id, topic, name, settings, starts, self)
+        group = Group(operation.group_id, topic_id, topic, name, settings, starts, self, seen_us)
         if self._logs_of is not None and self._mover is not None:
             group.attach(self._logs_of(topic_id), self._clock, self._mover, careful=self._careful)
         self._by_id[group.identity] = group

@@ -8,8 +8,6 @@ hold the same messages. Batches of different log epochs or schemas are never mer
 
 from __future__ import annotations
 
-import os
-import secrets
 from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,20 +21,18 @@ from penstock.format.batch_header import (
     KIND_DATA,
     BatchHeader,
     clear_compatible_flag,
-    parse_header,
 )
 from penstock.format.checksum import crc32c
 from penstock.format.merge import is_plain, merge, merge_values
-from penstock.format.segment import SEGMENT_HEADER_BYTES
-from penstock.log.partition_log import write_cache
-from penstock.log.segment import Segment
+from penstock.log.rewriting import Stamps, all_headers, rewrite
 from penstock.values import BATCH_MESSAGES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.files import FileSystem
     from penstock.log.partition_log import PartitionLog
+    from penstock.log.segment import Segment
 
 _GAIN = 2
 """A segment is rewritten if it then has at most one batch for so many of before."""
@@ -72,73 +68,11 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
         DamagedFile: the old segment cannot be read; nothing is changed.
     """
     settings = log.settings
-    header = segment.header._replace(generation=segment.header.generation + 1, segment_uid=secrets.randbits(64))
-    temporary = segment.path + ".tmp"
-    if files.exists(temporary):
-        files.unlink(temporary)
-    # The state batch is copied: what the log knew at the start of the segment has not changed.
-    view = segment.content()
-    state_header = parse_header(view, SEGMENT_HEADER_BYTES)
-    stored_state = view[SEGMENT_HEADER_BYTES : SEGMENT_HEADER_BYTES + state_header.total_bytes]
-    state = EncodedBatch(bytearray(stored_state), state_header.header_bytes, 0, 0)
-    rewritten = Segment.create(files, temporary, header, state, settings.index_interval_bytes)
-    try:
-        messages = 0
-        for batch, stamps in _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes):
-            first, append_time_us, max_time_us, durable_end, epoch = stamps
-            batch.stamp(first, append_time_us, max_time_us, header.segment_uid, durable_end, epoch)
-            rewritten.write([batch], [(first, append_time_us, max_time_us)])
-            messages += batch.count
-            pause()
-        rewritten.min_time_us = segment.min_time_us
-        rewritten.seal(segment.end_offset)
-        rewritten.sync()
-        _compare(rewritten, segment, messages)
-    except BaseException:
-        rewritten.close()
-        if files.exists(temporary):
-            files.unlink(temporary)
-        raise
-    with log.files_lock:
-        if segment.first_offset not in log.segment_firsts:
-            rewritten.close()
-            files.unlink(temporary)
-            return False
-        files.rename(temporary, segment.path)
-        files.sync_directory(os.path.dirname(segment.path))
-        rewritten.path = segment.path
-        log.replace_segment(rewritten)
-    write_cache(files, rewritten.index_path, rewritten.index_snapshot(b"").encode())
-    return True
+    merged = _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes)
+    return rewrite(files, log, segment, merged, pause=pause) is not None
 
 
-def _all_batches(segment: Segment) -> Iterator[Batch]:
-    """Every data batch of a sealed segment, with its checksums checked."""
-    for view, position, header in _all_headers(segment):
-        try:
-            batch = Batch(view, position, header)
-            batch.verify()
-        except BadBytes as error:
-            raise DamagedFile(segment.path, position, None, str(error)) from None
-        yield batch
-
-
-def _all_headers(segment: Segment) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    view = segment.content()
-    position = SEGMENT_HEADER_BYTES + parse_header(view, SEGMENT_HEADER_BYTES).total_bytes
-    while position < segment.position:
-        try:
-            header = parse_header(view, position)
-        except BadBytes as error:
-            raise DamagedFile(segment.path, position, None, str(error)) from None
-        yield view, position, header
-        position += header.total_bytes
-
-
-_Stamps = tuple[int, int, int, int, int]
-
-
-class _MergeGroup:
+class MergeGroup:
     """Batches that become one: whole batches, or bare values where each batch holds one value and nothing else."""
 
     def __init__(self) -> None:
@@ -181,7 +115,7 @@ class _MergeGroup:
             self.values.append(value)
             self.times_us.append(header.append_time_us)
 
-    def merge(self) -> tuple[EncodedBatch, _Stamps]:
+    def merge(self) -> tuple[EncodedBatch, Stamps]:
         """The one batch, and what to stamp it with."""
         first, last = self.first, self.last
         assert first is not None
@@ -204,9 +138,9 @@ def _raw_bytes(header: BatchHeader, batch: Batch | None) -> int:
     return max(header.total_bytes, sum(entry.raw_bytes for entry in entries if entry is not None))
 
 
-def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, _Stamps]]:
-    group = _MergeGroup()
-    for view, position, header in _all_headers(segment):
+def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, Stamps]]:
+    group = MergeGroup()
+    for view, position, header in all_headers(segment):
         batch: Batch | None = None
         try:
             value = bare_value(view, position, header)
@@ -218,11 +152,28 @@ def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple
         large = header.total_bytes >= below_bytes
         if group.first is not None and (large or not group.takes(header, to_bytes, bare=batch is None, batch=batch)):
             yield group.merge()
-            group = _MergeGroup()
+            group = MergeGroup()
         group.add(header, batch, value)
         if large:
             yield group.merge()
-            group = _MergeGroup()
+            group = MergeGroup()
+    if group.first is not None:
+        yield group.merge()
+
+
+def merge_small(batches: Iterable[Batch], below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, Stamps]]:
+    """*batches*, which follow each other in one segment and were verified, with small ones merged."""
+    group = MergeGroup()
+    for batch in batches:
+        header = batch.header
+        large = header.total_bytes >= below_bytes
+        if group.first is not None and (large or not group.takes(header, to_bytes, bare=False, batch=batch)):
+            yield group.merge()
+            group = MergeGroup()
+        group.add(header, batch, None)
+        if large:
+            yield group.merge()
+            group = MergeGroup()
     if group.first is not None:
         yield group.merge()
 
@@ -242,16 +193,3 @@ def bare_value(view: memoryview, position: int, header: BatchHeader) -> memoryvi
     if crc32c(stored) != crc:
         raise BadBytes("value column", "checksum does not match")
     return stored[8 : 8 + raw_bytes]
-
-
-def _compare(rewritten: Segment, segment: Segment, messages: int) -> None:
-    """Read the new file back: it must hold as many messages, in the same range, with every checksum right."""
-    found = 0
-    end = segment.first_offset
-    for batch in _all_batches(rewritten):
-        if batch.first_offset < end:
-            raise DamagedFile(rewritten.path, 0, batch.first_offset, "the rewritten segment goes back")
-        found += batch.header.count
-        end = batch.end_offset
-    if found != messages or end > segment.end_offset:
-        raise DamagedFile(rewritten.path, 0, end, f"the rewritten segment has {found} messages instead of {messages}")

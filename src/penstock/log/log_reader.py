@@ -12,7 +12,7 @@ import os
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, DamagedFile, MissingData, OffsetOutOfRange, Unavailable
+from penstock.errors import BadBytes, Corrupt, DamagedFile, MissingData, OffsetOutOfRange, TopicNotFound, Unavailable
 from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_STATE, parse_header
 from penstock.format.segment import FOOTER_BYTES, FOOTER_MAGIC, SEGMENT_HEADER_BYTES
 from penstock.log.offset_index import OffsetIndex
@@ -47,6 +47,8 @@ class LogReader:
         self.committed_end = 0
         self.log_start = 0
         self.log_epoch = 0
+        self.deleted = False
+        """Whether the owner deleted its topic."""
 
     def move(self, position: Position) -> None:
         """Take note of how far the log is committed now. Within one log epoch it never goes back."""
@@ -76,7 +78,8 @@ class LogReader:
             raise OffsetOutOfRange(offset, self.log_start, self.committed_end)
         if offset == self.committed_end:
             return []
-        for _ in range(3):
+        failures = 0
+        while failures < 3:
             try:
                 segment = self._segment_of(offset)
                 batches = segment.read(segment.find(offset), self.committed_end, bytes_max, verify=verify)
@@ -84,11 +87,18 @@ class LogReader:
                 # Retention or a rewriting took the file away: look again.
                 self._firsts = []
                 self._segments.clear()
+                failures += 1
                 continue
+            except Corrupt:
+                self._refresh()
+                if self.deleted:  # and another topic has its name now
+                    raise TopicNotFound(self.identity.topic) from None
+                raise
             if batches:
                 return batches
             if segment.end_offset >= self.committed_end:
                 return []
+            # Nothing at or behind the offset is left in this segment. Go on in the next one.
             offset = max(offset + 1, segment.end_offset)
         self._check_not_removed(offset)
         path = os.path.join(self._directory, segment_name(offset))
@@ -97,6 +107,8 @@ class LogReader:
     def _check_not_removed(self, offset: int) -> None:
         """Raises unless the owner says that *offset* is still there."""
         settled = self._refresh()
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic)
         if not self.log_start <= offset < self.committed_end:
             raise OffsetOutOfRange(offset, self.log_start, self.committed_end)
         if not settled:

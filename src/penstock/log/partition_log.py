@@ -40,6 +40,7 @@ from penstock.errors import (
     MissingData,
     OffsetOutOfRange,
     StorageFull,
+    TopicNotFound,
     Unavailable,
     UnsupportedFormat,
 )
@@ -211,6 +212,8 @@ class PartitionLog:
         self.cached_index: tuple[int, int] = (0, 0)
         """Of which segment, up to which position, the index is cached."""
         self._closed = False
+        self.deleted = False
+        """Whether its topic is deleted: then nothing can be appended or read any more."""
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._arrival = threading.Condition(threading.Lock())
@@ -251,6 +254,8 @@ class PartitionLog:
         Raises `StorageFull`, or `Unavailable` if the process may open no more files; nothing is changed then. After it returned, `plan`
         of such a batch does not fail.
         """
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic)
         tail = self._tail
         if tail is not None and tail.file is None:
             # Also before a new one is begun: this one is sealed then, when it is too late to refuse anything.
@@ -261,6 +266,8 @@ class PartitionLog:
 
     def _open_again(self, segment: Segment) -> None:
         """Open the file of a segment that was let go of. Raises `Unavailable` if the process may open no more; nothing is changed."""
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic)
         self.open_logs.add(self)
         try:
             segment.open_file()
@@ -512,6 +519,8 @@ class PartitionLog:
         return first
 
     def _append_slowly(self, batch: EncodedBatch, first: int, now_us: int, time_before_us: int) -> None:
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic)
         tail = self._tail
         if tail is None or tail.sealed or self._must_roll(tail, len(batch.data), batch.count, now_us):
             tail = self._begin_segment(now_us)
@@ -585,6 +594,8 @@ class PartitionLog:
             Corrupt: stored bytes are wrong, or a segment is missing.
         """
         while True:
+            if self.deleted:
+                raise TopicNotFound(self.identity.topic)
             if self._closed:
                 raise Closed(f"the log {self.identity.topic}/{self.identity.partition}")
             end = self.committed_end
@@ -768,17 +779,18 @@ class PartitionLog:
     # -- removing ---------------------------------------------------------------------------------------------------
 
     def retention_start(
-        self, *, before_time_us: int | None, bytes_max: int | None, messages_max: int | None, keep_from: int
-    ) -> int:
+        self, *, before_time_us: int | None, bytes_max: int | None, messages_max: int | None, keep_from: int,
+        without: str | None = None,
+    ) -> int:  # fmt: skip
         """
         Where the log would begin if sealed segments were dropped by these rules; the present start if none may go.
 
         A segment is dropped when any rule wants it gone, all before it are, and it ends at or before *keep_from* and every
-        floor. The active segment always stays.
+        floor but the one named *without*. The active segment always stays.
         """
-        limit = min([keep_from, self.durable_end, *self.floors.values()])
+        limit = min([keep_from, self.durable_end, *[floor for name, floor in list(self.floors.items()) if name != without]])
         firsts = self._firsts
-        sizes = {first: self._segment_bytes(first) for first in firsts} if bytes_max is not None else {}
+        sizes = {first: self.segment_bytes(first) for first in firsts} if bytes_max is not None else {}
         total = sum(sizes.values())
         start = self.log_start
         for first, following in pairwise(firsts):
@@ -793,7 +805,7 @@ class PartitionLog:
             start = max(start, following)
         return start
 
-    def _segment_bytes(self, first: int) -> int:
+    def segment_bytes(self, first: int) -> int:
         """The length of a segment's file; that of a sealed one is asked once."""
         segment = self._loaded.get(first)
         if segment is not None:
@@ -820,7 +832,7 @@ class PartitionLog:
                 # Readers stop finding the segments before their files go.
                 self._firsts = firsts[len(doomed) :]
             for first in doomed:
-                freed += self._segment_bytes(first)
+                freed += self.segment_bytes(first)
                 self._sizes.pop(first, None)
                 # Not closed: a reader may be in it, and its file closes when the last one lets go of it.
                 self._loaded.pop(first, None)
@@ -842,6 +854,23 @@ class PartitionLog:
         # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
         self._loaded[segment.first_offset] = segment
         self._sizes.pop(segment.first_offset, None)
+
+    def delete(self) -> None:
+        """
+        Its topic is deleted. Nobody writes at this moment; who reads is told, or ends what he began with the files that he has open.
+
+        The files close when the last reader lets go of them.
+        """
+        self.deleted = True
+        # Whoever wants to append next looks closer.
+        self._roll_position = -1
+        self.open_logs.discard(self)
+        self._wake_readers()
+
+    def undelete(self) -> None:
+        """It was not deleted after all."""
+        self.deleted = False
+        self._roll_position = self.settings.segment_bytes - FOOTER_BYTES
 
     def close(self) -> None:
         """Close the files. What was committed stays."""

@@ -129,6 +129,10 @@ class PositionsWriter:
         """Store where a log begins now."""
         self.words[HEADER_WORDS + slot * SLOT_WORDS + 5] = log_start
 
+    def set_deleted(self, slot: int) -> None:
+        """The topic of the log is deleted: readers pass the slot over."""
+        self.words[HEADER_WORDS + slot * SLOT_WORDS + 6] = 1
+
     def set_failed(self) -> None:
         """The disk failed: what these numbers say may not be on it."""
         self.words[_FAILED] = 1
@@ -230,6 +234,8 @@ class PositionsReader:
         numbers = view.cast("Q")
         found = {}
         for at in range(HEADER_WORDS, len(numbers), SLOT_WORDS):
+            if numbers[at + 6]:
+                continue  # deleted
             key = (bytes(view[at * 8 : at * 8 + 16]), numbers[at + 2])
             found[key] = Position(numbers[at + 3], numbers[at + 4], numbers[at + 5])
         return found

@@ -152,6 +152,7 @@ class ReadOnlyStore:
     create_topic = publish = publish_many = producer = subscribe = seek = transaction = _refuse
     begin_publish = groups = stage = commit = abort = committed = _refuse
     delete_group = dead_letters = retain = worker = run = flush = _refuse
+    delete_topic = vacuum = compact = _refuse
 
     def close(self) -> None:
         """Close the files. Closing twice does nothing."""

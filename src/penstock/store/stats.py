@@ -44,6 +44,14 @@ class TopicStats:
     dedup_evicted: int
     """Deduplication keys that were forgotten before their window ended."""
     groups: dict[str, GroupStats] = field(default_factory=dict)
+    removed_segments: int = 0
+    """Segments that retention removed since the store was opened."""
+    removed_messages: int = 0
+    """Messages that vacuum and compaction removed since then."""
+    removed_unfinished: int = 0
+    """Segments that `retention_bytes_hard` took from groups that had not finished them."""
+    expired_groups: int = 0
+    """Groups that hold nothing back now, since they had no member for too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import logging
 import os
 import threading
 import weakref
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.clock import SystemClock
@@ -28,13 +28,14 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.housekeeping import Housekeeper, Retained, Rewritten
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
 from penstock.store.reading import TopicPositions
 from penstock.store.staging import Staging
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
 from penstock.store.worker import STOP_SECONDS, Worker, Workers
-from penstock.topics.catalog import DEAD_LETTER_SUFFIX, Catalog
+from penstock.topics.catalog import DEAD_LETTER_SUFFIX, Catalog, check_publishable
 from penstock.topics.producers import Producers
 from penstock.topics.stages import Stages
 from penstock.values import KIB, MIB, SyncMode, check_name
@@ -71,7 +72,6 @@ _MEMORY_SETTINGS = StoreSettings(
 )  # fmt: skip
 PREFETCH_DEFAULT = 100
 PREFETCH_BYTES_DEFAULT = 8 * MIB
-RETENTION_SECONDS = 10.0
 MESSAGES_MAX = 1_000_000
 
 
@@ -102,13 +102,6 @@ class GroupInfo:
     def max_deliveries(self) -> int:
         """After how many failures a message is dead-lettered; 0 = never."""
         return self.settings.max_deliveries
-
-
-class Retained(NamedTuple):
-    """What retention removed."""
-
-    segments: int
-    bytes: int
 
 
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
@@ -171,6 +164,7 @@ class Store:
             stages = Stages(files, self._volume.path, self._volume.store_id, clock)
             self._staging = Staging(stages, self._catalog, self._producers, self._volume)
             hands = None if isinstance(files, MemoryFileSystem) else self._open_hands(files)
+            self._housekeeper = Housekeeper(self._volume, self._groups, clock, self._stop, keep_finished=keep_finished)
             self._groups.attach(self._volume, self._logs_of, self._dead_letter, hands=hands, background=background)
         except BaseException:
             self._volume.close()
@@ -248,6 +242,9 @@ class Store:
         retain: str | None = None,
         retention_age: Seconds | None = None,
         retention_bytes: int | None = None,
+        compaction: bool | None = None,
+        tombstone_grace: Seconds | None = None,
+        group_expiry: Seconds | None = None,
         **storage: Any,
     ) -> TopicInfo:
         """
@@ -264,7 +261,9 @@ class Store:
             "sync": sync, "segment_bytes": segment_bytes, "segment_messages": segment_messages,
             "max_message_bytes": max_message_bytes, "retain": retain, "retention_bytes": retention_bytes,
             "segment_age_ms": _ms("segment_age", segment_age), "dedup_window_ms": _ms("dedup_window", dedup_window),
-            "retention_age_ms": _ms("retention_age", retention_age), **storage,
+            "retention_age_ms": _ms("retention_age", retention_age), "compaction": compaction,
+            "tombstone_grace_ms": _ms("tombstone_grace", tombstone_grace), "group_expiry_ms": _ms("group_expiry", group_expiry),
+            **storage,
         }  # fmt: skip
         known = {field.name for field in fields(TopicSettings)}
         for setting, value in storage.items():
@@ -272,6 +271,28 @@ class Store:
                 raise BadSetting(setting, value, "there is no such topic setting")
         wanted = {setting: value for setting, value in given.items() if value is not None}
         return self._info(self._catalog.create(name, partitions, replace(self._catalog.default, **wanted)))
+
+    def delete_topic(self, name: str) -> None:
+        """
+        Delete a topic with its messages, groups and dead letters; durable when it returns. Whoever uses it is told `TopicNotFound`.
+
+        One that is made later under the same name is another topic, and has nothing of this one.
+
+        Raises:
+            TopicNotFound, BadName: nothing was changed.
+            ReservedName: it holds dead letters, and goes with its topic; nothing was changed.
+            StorageFailed: the disk failed; it may be there or not when the store is opened again.
+        """
+        self._check_open()
+        self._catalog.get(name)
+        check_publishable(name)
+        for one in (name + DEAD_LETTER_SUFFIX, name):
+            # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
+            with contextlib.suppress(TopicNotFound):
+                topic = self._catalog.delete(one)
+                for group in self._groups.of_topic(topic.topic_id):
+                    self._groups.delete(group)
+                self._housekeeper.forget(topic)
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""
@@ -693,53 +714,52 @@ class Store:
             # Both checkpoints must point behind what goes.
             self._volume.checkpoint()
             self._volume.checkpoint()
-        return self._retain(chosen)
+        return self._housekeeper.retain(chosen)
 
-    def _retain(self, chosen: list[Topic]) -> Retained:
-        segments = freed = 0
-        for one in chosen:
-            for log in one.logs:
-                removed = self._retain_log(one, log)
-                segments += removed[0]
-                freed += removed[1]
-        return Retained(segments, freed)
+    def vacuum(self, topic: str | None = None) -> Rewritten:
+        """
+        Take messages that every group has finished, and that retention wants gone, out of segments that an unfinished one keeps.
 
-    def _retain_log(self, topic: Topic, log: PartitionLog) -> tuple[int, int]:
-        settings = topic.settings
-        groups = self._groups.of_topic(topic.topic_id)
-        finished = min([group.position(log.identity.partition) for group in groups], default=None)
-        until_acked = settings.retain == "until_acked" and finished is not None
-        if until_acked:
-            assert finished is not None
-            log.floors["groups"] = finished
-        else:
-            log.floors.pop("groups", None)
-        if len(log.segment_firsts) > 1:
-            needed = topic.dedup_floor(log.identity.partition)
-            if needed is None:
-                log.floors.pop("deduplication", None)
-            else:
-                log.floors["deduplication"] = needed
-        before = self._clock.now_us() - settings.retention_age_ms * 1000 if settings.retention_age_ms else None
-        return self._volume.retain(
-            log,
-            before_time_us=before,
-            bytes_max=settings.retention_bytes or None,
-            messages_max=0 if until_acked and not self._keep_finished else None,
-        )
+        Of one topic or of all; only segments of which most goes are rewritten. It is done in the background too.
+        """
+        self._check_open()
+        return self._housekeeper.vacuum(self._to_rewrite(topic))
+
+    def compact(self, topic: str | None = None) -> Rewritten:
+        """
+        Of each key keep the latest message, in the sealed segments of a topic that was made with ``compaction=True``, or of all such.
+
+        Messages without a key stay, and so does what a group has not finished with ``retain="until_acked"``; tombstones stay for
+        the topic's `tombstone_grace`. It is done in the background too. Raises `BadSetting` for a topic without compaction.
+        """
+        self._check_open()
+        if topic is not None and not self._catalog.get(topic).settings.compaction:
+            raise BadSetting("compaction", False, f"topic {topic!r} was made without it")
+        return self._housekeeper.compact(self._to_rewrite(topic))
+
+    def _to_rewrite(self, topic: str | None) -> list[Topic]:
+        chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
+        if any(len(log.segment_firsts) > 1 for one in chosen for log in one.logs):
+            self._groups.flush()
+            # Both checkpoints must point behind what is rewritten.
+            self._volume.checkpoint()
+            self._volume.checkpoint()
+        return chosen
 
     def _wait(self, seconds: float) -> bool:
         """Until the store is closed, or for so long; meanwhile this thread, which has nothing else to do, minds the door."""
         return self._stop.wait(seconds) if self._door is None else self._door.wait(seconds)
 
     def _retain_forever(self) -> None:
-        while not self._wait(RETENTION_SECONDS if self._keep_finished else 0.5):
+        seconds = self._volume.settings.retention_interval_ms / 1000
+        while not self._wait(seconds if self._keep_finished else 0.5):
             try:
                 if self._keep_finished:
-                    self._retain(self._catalog.all())
+                    self._housekeeper.retain(self._catalog.all())
                 else:
                     self.retain()
                 self._staging.remove_expired()
+                self._housekeeper.begin_rewriting(self._catalog.all())
             except Closed:
                 return
             except (PenstockError, OSError) as error:
@@ -752,6 +772,7 @@ class Store:
         self._check_open()
         topics = {}
         for topic in self._catalog.all():
+            counters = self._housekeeper.counters(topic)
             topics[topic.name] = TopicStats(
                 partitions=topic.partitions,
                 messages=sum(log.committed_end - log.log_start for log in topic.logs),
@@ -759,6 +780,7 @@ class Store:
                 starts={number: log.log_start for number, log in enumerate(topic.logs)},
                 ends={number: log.committed_end for number, log in enumerate(topic.logs)},
                 dedup_evicted=topic.dedup_evicted,
+                **asdict(counters),
                 groups={
                     group.name: _group_stats(group)
                     for group in self._groups.of_topic(topic.topic_id)
@@ -814,6 +836,7 @@ class Store:
             self._stop.set()
             if self._thread is not None:
                 self._thread.join()
+            self._housekeeper.join()
             self._groups.stop()
             with contextlib.suppress(PenstockError):
                 self._groups.flush()
@@ -853,4 +876,4 @@ def _ms(name: str, value: object) -> int | None:
     return None if value is None else round(check_seconds(name, value, 0, 1e9) * 1000)
 
 
-__all__ = ["GroupInfo", "Retained", "Store", "TopicInfo"]
+__all__ = ["GroupInfo", "Retained", "Rewritten", "Store", "TopicInfo"]

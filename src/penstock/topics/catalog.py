@@ -117,6 +117,15 @@ class Catalog:
             topic = self._topics.get(name)
             return self._add(record) if topic is None else topic
 
+    def delete(self, name: str) -> Topic:
+        """Delete a topic; durable when it returns. Raises `TopicNotFound`, `StorageFailed`."""
+        with self._lock:
+            topic = self.get(name)
+            self._volume.delete_topic(name)
+            del self._topics[name]
+            del self._by_id[topic.topic_id]
+            return topic
+
     def dead_letters_of(self, topic: Topic) -> Topic:
         """The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is."""
         name = topic.name + DEAD_LETTER_SUFFIX

@@ -69,8 +69,9 @@ class VolumeReader:
                 if key in self._logs:
                     self._logs[key].move_start(log_start)
             return False
-        if positions is None or not positions.keys() <= self._logs.keys():
+        if positions is None or positions.keys() != self._logs.keys():
             self._topics = {record.name: record for record in read_topics(self.files, os.path.join(self.path, TOPICS))}
+            self._forget_deleted()
         self.is_live = positions is not None
         if positions is None:
             positions = self._checkpointed()
@@ -81,6 +82,11 @@ class VolumeReader:
                 if position is not None:
                     self._reader(record, partition).move(position)
         return True
+
+    def _forget_deleted(self) -> None:
+        known = {record.topic_id for record in self._topics.values()}
+        for key in [key for key in self._logs if key[0] not in known]:
+            self._logs.pop(key).deleted = True
 
     def _checkpointed(self) -> dict[tuple[bytes, int], Position]:
         checkpoint = Checkpoints(self.files, self.path, self.store_id).load()

@@ -38,6 +38,8 @@ from penstock.log.partition_log import LogIdentity, PartitionLog
 from penstock.log.recovery import LogRecovery, TailReport, cut_log
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock.files import FileSystem
     from penstock.format.batch_header import BatchHeader
     from penstock.format.checkpoint import Checkpoint, LogRow
@@ -71,7 +73,9 @@ class VolumeRecovery:
         journal: Journal,
         known: dict[tuple[bytes, int], Position] | None,
         descriptors_max: int,
+        deleted: Collection[int] = (),
     ) -> None:
+        """*deleted*: the ids of logs whose topics were deleted; what names them is passed over."""
         self._files = files
         self._directory = topics_directory
         self._store_id = store_id
@@ -79,6 +83,7 @@ class VolumeRecovery:
         self._journal = journal
         self._known = known or {}
         self._descriptors_max = descriptors_max
+        self._deleted = deleted
         self._clean = False
         self._open_logs: set[PartitionLog] = set()
         self._rows: dict[int, LogRow] = {row.log_id: row for row in checkpoint.rows}
@@ -145,7 +150,7 @@ class VolumeRecovery:
 
     def _check_all_known(self, logs: dict[int, PartitionLog]) -> None:
         for log_id in [*self._committed, *self._log_starts]:
-            if log_id not in logs:
+            if log_id not in logs and log_id not in self._deleted:
                 raise MissingData(self._directory, f"checkpoint or journal name log {log_id}, and no topic has it")
 
     # -- one log ----------------------------------------------------------------------------------------------------
@@ -217,6 +222,8 @@ class VolumeRecovery:
         others: list[tuple[int, int, bytes]] = []
         for frame in self._frames:
             for entry in frame.entries:
+                if entry.kind in (ENTRY_BATCH, ENTRY_REFERENCE) and entry.owner in self._deleted:
+                    continue
                 if entry.kind == ENTRY_BATCH:
                     self._redo_batch(logs[entry.owner], entry)
                 elif entry.kind == ENTRY_REFERENCE:

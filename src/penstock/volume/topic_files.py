@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TOPIC_FILE = "topic.json"
 NEW_PREFIX = ".new-"
+DELETED_PREFIX = ".deleted-"
 PARTITIONS_MAX = 10_000
 
 
@@ -89,6 +90,51 @@ def remove_unfinished(files: FileSystem, directory: str) -> None:
     for name in files.list_directory(directory):
         if name.startswith(NEW_PREFIX):
             _remove_building(files, os.path.join(directory, name))
+
+
+def set_aside(files: FileSystem, directory: str, record: TopicRecord) -> None:
+    """Take a topic out of the store by one rename; durable when it returns. Its files are still there. Raises `OSError`."""
+    files.rename(os.path.join(directory, record.name), os.path.join(directory, DELETED_PREFIX + record.topic_id.hex()))
+    files.sync_directory(directory)
+
+
+def read_deleted(files: FileSystem, directory: str) -> list[TopicRecord]:
+    """
+    The topics that were deleted and whose files are not all gone: checkpoints and journal may still name their logs.
+
+    `topic.json` goes last, when nothing names them any more; so one that is without it, or unreadable, says nothing.
+    """
+    found = []
+    for name in files.list_directory(directory):
+        if name.startswith(DELETED_PREFIX):
+            with contextlib.suppress(FileNotFoundError, BadBytes, BadSetting, KeyError, TypeError, ValueError):
+                values = decode_document("topic", read_small_file(files, os.path.join(directory, name, TOPIC_FILE)))
+                found.append(_record(values, values["name"]))
+    return found
+
+
+def remove_deleted(files: FileSystem, directory: str) -> None:
+    """Remove the files of deleted topics, which nothing names any more. Raises `OSError`; what is left goes at the next opening."""
+    removed = False
+    for name in files.list_directory(directory):
+        if name.startswith(DELETED_PREFIX):
+            _remove_topic(files, os.path.join(directory, name))
+            removed = True
+    if removed:
+        files.sync_directory(directory)
+
+
+def _remove_topic(files: FileSystem, path: str) -> None:
+    entries = files.list_directory(path)
+    for entry in sorted(entries, key=lambda entry: entry == TOPIC_FILE):
+        inner = os.path.join(path, entry)
+        if not _is_folder(files, inner):
+            files.unlink(inner)
+            continue
+        for file in files.list_directory(inner):
+            files.unlink(os.path.join(inner, file))
+        files.remove_directory(inner)
+    files.remove_directory(path)
 
 
 def _remove_building(files: FileSystem, building: str) -> None:

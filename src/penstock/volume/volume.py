@@ -49,6 +49,7 @@ from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork, out_
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
+from penstock.volume.housekeeping import Housekeeping, Rules
 from penstock.volume.identity import JOURNAL, STORE_FILE, TOPICS, create_identity, read_identity
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.space import Space
@@ -63,7 +64,16 @@ from penstock.volume.tickets import (
     Other,
     TogetherTicket,
 )
-from penstock.volume.topic_files import PARTITIONS_MAX, TopicRecord, create_topic_files, read_topics, remove_unfinished
+from penstock.volume.topic_files import (
+    PARTITIONS_MAX,
+    TopicRecord,
+    create_topic_files,
+    read_deleted,
+    read_topics,
+    remove_deleted,
+    remove_unfinished,
+    set_aside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -183,7 +193,8 @@ class Volume:
         self._logs: dict[int, PartitionLog] = {}
         self._topic_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
-        self._coalesce_lock = threading.Lock()
+        self._rewrite_lock = threading.Lock()
+        self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
         self._close_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
         self.descriptors_max = max(16, min(DESCRIPTORS_MAX, descriptors_max() // 4))
@@ -311,11 +322,13 @@ class Volume:
         topics_directory = os.path.join(path, TOPICS)
         remove_unfinished(files, topics_directory)
         topics = read_topics(files, topics_directory)
+        deleted = read_deleted(files, topics_directory)
+        deleted_ids = {record.first_log_id + partition for record in deleted for partition in range(record.partitions)}
         # A process that was killed may have left a topic under its name without making that durable; from now on it is used.
         files.sync_directory(topics_directory)
         known = self._known_positions(store_id)
         recovered = VolumeRecovery(
-            files, topics_directory, store_id, checkpoint, self._journal, known, self.descriptors_max
+            files, topics_directory, store_id, checkpoint, self._journal, known, self.descriptors_max, deleted_ids
         ).run(topics)  # fmt: skip
         self._topics = {record.name: record for record in topics}
         self._logs = recovered.logs
@@ -326,7 +339,7 @@ class Volume:
         self.recovered_others = recovered.others
         self._restore_layers(checkpoint)
         self.owner_generation = checkpoint.owner_generation + 1
-        self._next_log_id = max([checkpoint.next_log_id, *[record.first_log_id + record.partitions for record in topics]])
+        self._next_log_id = max([checkpoint.next_log_id, *[one.first_log_id + one.partitions for one in [*topics, *deleted]]])
         self._journal.start(recovered.frame_number)
         # From here on the store is not clean: durably, before the first write.
         self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
@@ -338,6 +351,10 @@ class Volume:
         self._positions.publish(files.boot_id())
         for log in self._logs.values():
             log.remove_stale()
+        if deleted:
+            # Then neither checkpoint names them.
+            self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
+        remove_deleted(files, topics_directory)
         self._space.hold_reserve()
         self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
 
@@ -483,6 +500,51 @@ class Volume:
                 raise StorageFailed(self.path, str(error)) from None
             self._add_logs(record)
             self._topics[name] = record
+            return record
+
+    def delete_topic(self, name: str) -> TopicRecord:
+        """
+        Delete a topic and its messages; durable when it returns. One of the same name that is made later is another topic.
+
+        Raises:
+            TopicNotFound: there is none.
+            StorageFailed: the disk failed; it may be there or not when the store is opened again.
+        """
+        topics_directory = os.path.join(self.path, TOPICS)
+        with self._topic_lock:
+            record = self._topics.get(name)
+            if record is None:
+                check_name("topic", name)
+                raise TopicNotFound(name)
+            logs = [self._logs[record.first_log_id + partition] for partition in range(record.partitions)]
+            # No checkpoint, rewriting or commit is under way while the files change their place.
+            with self._checkpoint_lock, self._rewrite_lock, self._committer.quiesce():
+                self._check_usable()
+                for log in logs:
+                    with log.lock:
+                        log.delete()
+                try:
+                    set_aside(self._files, topics_directory, record)
+                except OSError as error:
+                    if self._files.exists(os.path.join(topics_directory, name)):
+                        for log in logs:
+                            log.undelete()
+                        raise self._refusal(error) from None
+                    self._fail(error)
+                    raise StorageFailed(self.path, str(error)) from None
+                del self._topics[name]
+                for log in logs:
+                    del self._logs[log.log_id]
+                    self._positions.set_deleted(log.slot)
+                    self.housekeeping.forget(log)
+                    self._interval_dirty.discard(log)
+            # Its files stay until neither checkpoint names its logs: what names them and is not there would be damage.
+            self._checkpoint(clean=False)
+            self._checkpoint(clean=False)
+            try:
+                remove_deleted(self._files, topics_directory)
+            except OSError as error:
+                raise self._refusal(error) from None
             return record
 
     def _add_logs(self, record: TopicRecord) -> None:
@@ -686,6 +748,10 @@ class Volume:
         """Call *applier* with the body of each entry of *owner* when it is committed."""
         self._appliers[owner] = applier
 
+    def check_usable(self) -> None:
+        """Raise `Closed` or `StorageFailed` if nothing may be written any more."""
+        self._check_usable()
+
     def _check_usable(self) -> None:
         if self._closed:
             raise Closed(self.path)
@@ -723,7 +789,7 @@ class Volume:
                 if not log.has_room(len(batch.data)):
                     try:
                         log.make_room(len(batch.data), batch.count, now_us)
-                    except Unavailable as error:  # a full disk, or no descriptors
+                    except (Unavailable, TopicNotFound) as error:  # a full disk, no descriptors, or it was deleted
                         ticket.finish(error)
                         continue
                 in_ahead = log in ahead if ahead else False
@@ -835,7 +901,7 @@ class Volume:
             # Room for all of them first: after that nothing of the ticket can fail any more.
             if not self._make_room(ticket, now_us):
                 return
-        except Unavailable as error:
+        except (Unavailable, TopicNotFound) as error:
             ticket.finish(error)
             return
         parts, logs, first_offsets = prepared.parts, prepared.logs, ticket.first_offsets
@@ -876,6 +942,9 @@ class Volume:
                     needs[log] = needs.get(log, 0) + len(batch.data)
                 elif not log.has_room(len(batch.data)):
                     log.make_room(len(batch.data), 1, now_us)
+            elif isinstance(change, (Adopt, MoveLogStart)) and change.log.deleted:
+                # Nothing may name a log that is gone.
+                raise TopicNotFound(change.log.identity.topic)
             elif isinstance(change, Adopt) and not change.log.fits(change.staged):
                 # Producers came since it was staged.
                 ticket.finish(BatchTooLarge("bytes", len(change.log.state.encode()), change.staged.state_bytes))
@@ -1065,11 +1134,15 @@ class Volume:
             log = self._interval_dirty.pop()
             with log.lock:
                 work = log.sync_work()
+            if log.deleted:
+                continue
             try:
                 for segment in work.segments:
                     segment.sync()
                 log.sync_names()
             except OSError as error:
+                if self._logs.get(log.log_id) is not log:
+                    continue  # deleted meanwhile
                 self._fail(error)
                 raise StorageFailed(self.path, str(error)) from None
             self._check_not_failed()
@@ -1092,19 +1165,11 @@ class Volume:
 
         Returns (segments, bytes) removed. The new start of the log is durable before the first file goes.
         """
-        self._check_usable()
-        start = log.retention_start(
-            before_time_us=before_time_us, bytes_max=bytes_max, messages_max=messages_max, keep_from=self.keep_from(log)
-        )
-        if start <= log.log_start:
-            return 0, 0
-        ticket = ChangesTicket(self._committer, [MoveLogStart(log, start)])
-        self._committer.commit(ticket)
-        return log.drop_before(start)
+        return self.housekeeping.retain(log, Rules(before_time_us, bytes_max, messages_max))
 
     def coalesce(self, pause: Callable[[], None] = lambda: None) -> int:
         """Rewrite sealed segments that are full of small batches; returns how many."""
-        with self._coalesce_lock:
+        with self._rewrite_lock:
             return self._coalesce_logs(pause)
 
     def _coalesce_logs(self, pause: Callable[[], None]) -> int:
@@ -1145,7 +1210,12 @@ class Volume:
         if self._is_checkpoint_due():
             # First: on a full disk it is what frees journal files.
             self.checkpoint()
-            self.coalesce(self._breathe)
+            # Who compacts may take long, and the next checkpoint must not wait for that.
+            if self._rewrite_lock.acquire(blocking=False):
+                try:
+                    self._coalesce_logs(self.breathe)
+                finally:
+                    self._rewrite_lock.release()
         if self._journal.wants_next:
             try:
                 self._journal.prepare_next()
@@ -1188,7 +1258,8 @@ class Volume:
         """The journal has no room for its next file: checkpoints free its old ones, two for each file."""
         self._changed_since = float("-inf")
 
-    def _breathe(self) -> None:
+    def breathe(self) -> None:
+        """Let others run; for long work in the background. Raises `Closed` when the store is being closed."""
         if self._stop.wait(0.0005):
             raise Closed(self.path)
 

@@ -1,0 +1,245 @@
+"""
+What becomes of old messages: retention, vacuum and compaction of the topics of a store, by their settings.
+
+Retention drops whole sealed segments, vacuum takes finished messages out of segments that must stay, compaction keeps the latest message
+of each key. This module knows the topics' rules and what groups have not finished; how files change is the volume's matter. Retention is
+quick and runs in the store's own thread; the others rewrite files and have a thread that is there only while there is work.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyroaring import BitMap64
+
+from penstock.errors import Closed, PenstockError
+from penstock.log.filtering import EVERYTHING, Protection, Removed
+from penstock.volume.housekeeping import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.clock import Clock
+    from penstock.groups.group import Group
+    from penstock.groups.registry import Groups
+    from penstock.log.partition_log import PartitionLog
+    from penstock.topics.topic import Topic
+    from penstock.volume.volume import Volume
+
+_log = logging.getLogger("penstock")
+_PAUSE_SECONDS = 0.0005
+
+
+class Retained(NamedTuple):
+    """What retention removed."""
+
+    segments: int
+    bytes: int
+
+
+class Rewritten(NamedTuple):
+    """What vacuum or compaction removed."""
+
+    segments: int
+    """Segments that were rewritten."""
+    messages: int
+    tombstones: int
+    """How many of the messages were tombstones whose grace was over."""
+    bytes: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Of one topic, since the store was opened."""
+
+    removed_segments: int = 0
+    """By retention."""
+    removed_messages: int = 0
+    """By vacuum and compaction."""
+    removed_unfinished: int = 0
+    """Segments that `retention_bytes_hard` took from groups that had not finished them."""
+    expired_groups: int = 0
+    """Groups that hold nothing back now, since they had no member for too long."""
+
+
+class Housekeeper:
+    """Retention, vacuum and compaction of one store. Safe to call from any thread."""
+
+    def __init__(self, volume: Volume, groups: Groups, clock: Clock, stop: threading.Event, *, keep_finished: bool) -> None:
+        """*stop* is set when the store closes; without *keep_finished* what all groups have finished is removed at once."""
+        self._volume = volume
+        self._groups = groups
+        self._clock = clock
+        self._stop = stop
+        self._keep_finished = keep_finished
+        self._counters: dict[bytes, Counters] = {}
+        self._expired: set[tuple[bytes, str]] = set()
+        self._thread: threading.Thread | None = None
+
+    def counters(self, topic: Topic) -> Counters:
+        """What was done to *topic*."""
+        return self._counters.setdefault(topic.topic_id, Counters())
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is deleted."""
+        self._counters.pop(topic.topic_id, None)
+
+    # -- retention --------------------------------------------------------------------------------------------------
+
+    def retain(self, topics: Sequence[Topic]) -> Retained:
+        """Remove what the rules of *topics* say. Raises `PenstockError`, `OSError`; what went before stays gone."""
+        segments = freed = 0
+        for topic in topics:
+            if topic.logs[0].deleted:
+                continue
+            groups = self._protected_groups(topic)
+            for log in topic.logs:
+                removed = self._retain_log(topic, log, groups)
+                segments += removed[0]
+                freed += removed[1]
+        return Retained(segments, freed)
+
+    def _retain_log(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> tuple[int, int]:
+        settings = topic.settings
+        partition = log.identity.partition
+        finished = min([group.position(partition) for group in groups], default=None)
+        if finished is None:
+            log.floors.pop("groups", None)
+        else:
+            log.floors["groups"] = finished
+        if len(log.segment_firsts) > 1:
+            needed = topic.dedup_floor(partition)
+            if needed is None:
+                log.floors.pop("deduplication", None)
+            else:
+                log.floors["deduplication"] = needed
+        segments, freed = self._volume.housekeeping.retain(log, self._rules(topic, groups))
+        counters = self.counters(topic)
+        if settings.retention_bytes_hard and finished is not None:
+            hard = self._volume.housekeeping.retain(log, Rules(bytes_max=settings.retention_bytes_hard), without="groups")
+            if hard[0]:
+                counters.removed_unfinished += hard[0]
+                _log.warning(
+                    "retention_bytes_hard of topic %s took %d segments of partition %d that a group had not finished",
+                    topic.name, hard[0], partition,
+                )  # fmt: skip
+                segments, freed = segments + hard[0], freed + hard[1]
+        counters.removed_segments += segments
+        return segments, freed
+
+    def _rules(self, topic: Topic, groups: list[Group]) -> Rules:
+        settings = topic.settings
+        messages_max = settings.retention_messages or None
+        return Rules(
+            before_time_us=self._clock.now_us() - settings.retention_age_ms * 1000 if settings.retention_age_ms else None,
+            bytes_max=settings.retention_bytes or None,
+            messages_max=0 if groups and not self._keep_finished else messages_max,
+        )
+
+    def _protected_groups(self, topic: Topic) -> list[Group]:
+        """The groups whose unfinished messages stay: all with ``retain="until_acked"`` but those that were idle for too long."""
+        settings = topic.settings
+        if settings.retain != "until_acked":
+            return []
+        groups = self._groups.of_topic(topic.topic_id)
+        if not settings.group_expiry_ms:
+            return groups
+        before_us = self._clock.now_us() - settings.group_expiry_ms * 1000
+        idle = {group.name for group in groups if group.last_seen_us() < before_us}
+        for name in sorted(idle):
+            if (topic.topic_id, name) not in self._expired:
+                _log.warning(
+                    "group %s of topic %s had no member for too long and holds nothing back any more", name, topic.name
+                )
+        self._expired = {one for one in self._expired if one[0] != topic.topic_id} | {(topic.topic_id, name) for name in idle}
+        self.counters(topic).expired_groups = len(idle)
+        return [group for group in groups if group.name not in idle]
+
+    # -- vacuum and compaction --------------------------------------------------------------------------------------
+
+    def vacuum(self, topics: Sequence[Topic]) -> Rewritten:
+        """Take what is finished and past its retention out of segments that groups keep. Raises as `retain` does."""
+        total = Removed()
+        for topic in topics:
+            groups = [] if topic.logs[0].deleted else self._protected_groups(topic)
+            if not groups:
+                continue
+            for log in topic.logs:
+                if len(log.segment_firsts) > 1:
+                    rules = self._rules(topic, groups)
+                    total.add(self._volume.housekeeping.vacuum(log, rules, self._protection(topic, log, groups), self._pause))
+            self.counters(topic).removed_messages += total.messages
+        return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
+
+    def compact(self, topics: Sequence[Topic], *, due: bool = False) -> Rewritten:
+        """Compact those of *topics* that say so, with *due* only what is worth it now. Raises as `retain` does."""
+        total = Removed()
+        for topic in topics:
+            if not topic.settings.compaction or topic.logs[0].deleted:
+                continue
+            groups = self._protected_groups(topic)
+            for log in topic.logs:
+                if due and not self._volume.housekeeping.is_compaction_due(log, self._clock.now_us()):
+                    continue
+                removed = self._volume.housekeeping.compact(
+                    log, self._protection(topic, log, groups), self._clock.now_us(), self._pause
+                )  # fmt: skip
+                self.counters(topic).removed_messages += removed.messages
+                total.add(removed)
+        return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
+
+    def _protection(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> Protection:
+        partition = log.identity.partition
+        open_offsets = BitMap64()
+        floor = min([EVERYTHING, *[one for name, one in list(log.floors.items()) if name not in ("groups", "deduplication")]])
+        generations = {}
+        for group in groups:
+            scan, unfinished, generation = group.unfinished(partition)
+            floor = min(floor, scan)
+            open_offsets |= unfinished
+            generations[group.name] = generation
+
+        def holds() -> bool:
+            now = self._protected_groups(topic)
+            return {group.name: group.unfinished(partition)[2] for group in now} == generations
+
+        dedup_from_us = self._clock.now_us() - topic.settings.dedup_window_ms * 1000
+        return Protection(floor, open_offsets, dedup_from_us, holds)
+
+    def _pause(self) -> None:
+        if self._stop.wait(_PAUSE_SECONDS):
+            raise Closed("the store")
+
+    # -- in the background ------------------------------------------------------------------------------------------
+
+    def begin_rewriting(self, topics: Sequence[Topic]) -> None:
+        """Vacuum and compact what is worth it, in a thread of its own, unless the last one is still at it."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        wanted = [
+            topic
+            for topic in topics
+            if any(len(log.segment_firsts) > 1 for log in topic.logs)
+            and (topic.settings.compaction or topic.settings.retain == "until_acked")
+        ]
+        if wanted:
+            self._thread = threading.Thread(target=self._rewrite, args=(wanted,), name="penstock-compaction", daemon=True)
+            self._thread.start()
+
+    def _rewrite(self, topics: Sequence[Topic]) -> None:
+        for topic in topics:
+            try:
+                self.vacuum([topic])
+                self.compact([topic], due=True)
+            except Closed:
+                return
+            except (PenstockError, OSError) as error:
+                _log.warning("vacuum and compaction of topic %s stopped for now: %s", topic.name, error)
+
+    def join(self) -> None:
+        """Wait for the thread; `stop` is set."""
+        if self._thread is not None:
+            self._thread.join()

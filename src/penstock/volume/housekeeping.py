@@ -1,0 +1,108 @@
+"""
+What a volume does to the files of its logs besides appending: removing segments, and rewriting them with less in them.
+
+The layers above say what may go (`Protection`, and the rules of retention); this one sees to it that nothing goes that recovery needs:
+segments that a checkpoint points into, or that are not durable, stay as they are. One thread at a time compacts or vacuums. While a
+segment is rewritten nobody else rewrites one; appends, reads and checkpoints go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import StorageFull
+from penstock.log.compaction import CompactionState, compact, sealed_ranges
+from penstock.log.filtering import Protection, Removed
+from penstock.log.vacuum import vacuum
+from penstock.volume.tickets import MoveLogStart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.files import FileSystem
+    from penstock.log.partition_log import PartitionLog
+    from penstock.volume.volume import Volume
+
+_DIRTY_LEAST = 0.5
+"""Compaction is due when this part of a log's sealed bytes came since the last sweep."""
+
+
+class Rules(NamedTuple):
+    """Which sealed segments retention removes: those that any of these wants gone."""
+
+    before_time_us: int | None = None
+    """Those whose newest message is older."""
+    bytes_max: int | None = None
+    """The oldest ones, as long as the log is larger."""
+    messages_max: int | None = None
+    """Those behind which there are still so many offsets."""
+
+
+class Housekeeping:
+    """Compacts, vacuums and cuts the logs of one volume. Safe to call from any thread."""
+
+    def __init__(self, volume: Volume, files: FileSystem, rewriting: threading.Lock) -> None:
+        self._volume = volume
+        self._files = files
+        self._rewriting = rewriting
+        self._turn = threading.Lock()
+        self._states: dict[PartitionLog, CompactionState] = {}
+
+    def compact(
+        self, log: PartitionLog, protection: Protection, now_us: int, pause: Callable[[], None] = lambda: None
+    ) -> Removed:
+        """Compact the sealed segments of *log*; see `log/compaction.py`. Raises as `rewrite` does."""
+        with self._turn:
+            self._volume.check_usable()
+            state = self._states.setdefault(log, CompactionState())
+            limit = min(self._volume.keep_from(log), log.durable_end)
+            return compact(self._files, log, state, limit, protection, now_us, self._rewriting, pause=pause)
+
+    def is_compaction_due(self, log: PartitionLog, now_us: int) -> bool:
+        """Whether much came since the last sweep, or the grace of a tombstone is over."""
+        state = self._states.get(log)
+        ranges = sealed_ranges(log, min(self._volume.keep_from(log), log.durable_end))
+        if not ranges:
+            return False
+        if state is None:
+            return True
+        if state.tombstones_due_us is not None and now_us >= state.tombstones_due_us:
+            return True
+        sizes = [(following, log.segment_bytes(first)) for first, following in ranges]
+        dirty = sum(size for following, size in sizes if following > state.seen_end)
+        return dirty > 0 and dirty >= _DIRTY_LEAST * sum(size for _, size in sizes)
+
+    def vacuum(
+        self, log: PartitionLog, rules: Rules, protection: Protection, pause: Callable[[], None] = lambda: None
+    ) -> Removed:
+        """Take what *rules* want gone and is not protected out of segments that groups keep. Raises as `rewrite` does."""
+        with self._turn:
+            self._volume.check_usable()
+            keep_from = self._volume.keep_from(log)
+            limit = log.retention_start(**rules._asdict(), keep_from=keep_from, without="groups")
+            if limit <= log.log_start:
+                return Removed()
+            return vacuum(self._files, log, limit, protection, self._rewriting, pause=pause)
+
+    def retain(self, log: PartitionLog, rules: Rules, *, without: str | None = None) -> tuple[int, int]:
+        """
+        Remove whole sealed segments from the front of *log*; returns (segments, bytes).
+
+        The new start of the log is durable before the first file goes. The floor named *without* is passed over.
+        """
+        volume = self._volume
+        volume.check_usable()
+        start = log.retention_start(**rules._asdict(), keep_from=volume.keep_from(log), without=without)
+        if start <= log.log_start:
+            return 0, 0
+        volume.commit_changes([MoveLogStart(log, start)])
+        # A file that power loss brings back is known by the start in the journal; who reads without an owner looks at checkpoints only.
+        with contextlib.suppress(StorageFull):
+            volume.checkpoint()
+        return log.drop_before(start)
+
+    def forget(self, log: PartitionLog) -> None:
+        """The log is deleted."""
+        self._states.pop(log, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock.errors import BadSetting
-from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode
+from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode, compression_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,12 @@ TOPIC_SETTINGS = (
     Setting(
         "retention_bytes", 0, "bytes", 0, None, "the oldest segments of a partition are removed above this size; 0 = no limit"
     ),
+    Setting("priorities", False, "", None, None, "messages may have a priority: low, medium or high"),
+    Setting("ttl_ms", 0, "ms", 0, 1_000_000_000_000, "a message without a ttl of its own expires after this; 0 = never"),
+    Setting("expired", "drop", "", None, None, "what becomes of a message that expired undelivered: drop or dead_letter"),
+    Setting(
+        "compression", "none", "", None, None, "of values, keys and headers: none, gzip, zstd, lz4, or with a level gzip:9"
+    ),
 )
 
 GROUP_SETTINGS = (
@@ -140,12 +146,21 @@ class TopicSettings:
     retain: str = "until_acked"
     retention_age_ms: int = 7 * 86_400_000
     retention_bytes: int = 0
+    priorities: bool = False
+    ttl_ms: int = 0
+    expired: str = "drop"
+    compression: str = "none"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))
+        object.__setattr__(self, "compression", compression_text(self.compression))
         _check(self, TOPIC_SETTINGS)
         if self.retain not in ("until_acked", "always"):
             raise BadSetting("retain", self.retain, "use until_acked or always")
+        if not isinstance(self.priorities, bool):
+            raise BadSetting("priorities", self.priorities, "must be True or False")
+        if self.expired not in ("drop", "dead_letter"):
+            raise BadSetting("expired", self.expired, "use drop or dead_letter")
 
     def to_json(self) -> dict[str, Any]:
         """As stored in `topic.json`."""

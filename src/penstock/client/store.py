@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
+_SECONDS_OF_TOPIC = {"segment_age", "dedup_window", "retention_age", "ttl"}
 
 
 class RemoteStore:
@@ -78,7 +79,7 @@ class RemoteStore:
         self._check_open()
         check_publishable(name)
         given = {
-            key: check_seconds(key, value, 0, 1e9) if key in ("segment_age", "dedup_window", "retention_age") else value
+            key: check_seconds(key, value, 0, 1e9) if key in _SECONDS_OF_TOPIC else value
             for key, value in settings.items()
             if value is not None or key == "partitions"
         }
@@ -247,9 +248,10 @@ class RemoteStore:
         max_pending: int = 100_000,
         when_full: str = "block",
         name: str | None = None,
+        compression: str | None = None,
     ) -> Producer:
         """A producer that gathers messages into batches. See `Store.producer`."""
-        options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name)
+        options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name, compression)
         target = self._to_publish(topic, lambda _: None)
         producer = Producer(
             RemoteOutlet(self._connection, target, options.name), self._producers.discard, options, background=True

@@ -109,6 +109,19 @@ class EncodedBatch:
         return EncodedBatch(found, header_bytes, self.count, self.offset_span)
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it has values that are not compressed, and no other column."""
+        data = self.data
+        return data[13] == 1 and not data[self.header_bytes - c.ENTRY.size + 1]
+
+    @property
+    def raw_bytes(self) -> int:
+        """How long its columns are when they are inflated."""
+        columns, at = self.data[13], self.header_bytes
+        first = at - columns * c.ENTRY.size
+        return sum([max(entry[5], entry[6]) for entry in c.ENTRY.iter_unpack(memoryview(self.data)[first:at])])
+
+    @property
     def producer(self) -> Producer | None:
         """Who published the batch, if it says so."""
         if not self.data[14] & FLAG_PRODUCER:
@@ -336,7 +349,7 @@ class Batch:
         UnsupportedFormat: a newer version wrote it.
     """
 
-    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header")
+    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header", "ttl_us")
 
     def __init__(self, buffer: Buffer, position: int = 0, header: BatchHeader | None = None) -> None:
         view = memoryview(buffer)
@@ -359,6 +372,8 @@ class Batch:
         self._columns: dict[int, Any] = {}
         self._runs: list[c.Run] | None = None
         self._arrow: Any = None
+        self.ttl_us = 0
+        """How long messages live that do not say it themselves, 0 for ever: of the topic, set by whoever reads its log."""
 
     def __len__(self) -> int:
         return self.header.count
@@ -434,6 +449,25 @@ class Batch:
                 self.runs()
         except BadColumn as error:
             raise BadBytes("batch", str(error)) from None
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a column of it is."""
+        return any(entry.codec for entry in self._entries.values())
+
+    def check_numbers(self) -> None:
+        """Check that expires, deliver and priority lie within the bounds that the directory tells, exactly. Raises `BadBytes`."""
+        for column in (c.EXPIRES, c.DELIVER, c.PRIORITY):
+            view: c.NumberColumn | None = self._column(column)
+            if view is None:
+                continue
+            numbers = view.numbers
+            known = (
+                numbers if view.validity is None else [one for at, one in enumerate(numbers) if c.is_valid(view.validity, at)]
+            )
+            entry = self._entries[column]
+            if (entry.min, entry.max) != ((min(known), max(known)) if len(known) else (0, 0)):
+                raise BadBytes(f"{c.NAMES[column]} column", "its bounds are not those of its numbers")
 
     def check_tables(self) -> None:
         """
@@ -536,14 +570,18 @@ class Batch:
         return 0
 
     def expires_us(self, index: int) -> int | None:
-        """When message *index* expires, None for never."""
-        return self._moment(c.EXPIRES, index)
+        """When message *index* expires: as its publisher said, else by the topic's `ttl_us`; None for never."""
+        moment = self.moment(c.EXPIRES, index)
+        if moment is None and self.ttl_us:
+            return min(self.append_time_us(index) + self.ttl_us, c.TIME_MAX)
+        return moment
 
     def deliver_us(self, index: int) -> int | None:
         """Before when message *index* is not to be delivered, None for at once."""
-        return self._moment(c.DELIVER, index)
+        return self.moment(c.DELIVER, index)
 
-    def _moment(self, column: int, index: int) -> int | None:
+    def moment(self, column: int, index: int) -> int | None:
+        """What the expires or deliver column says of message *index*, as a time; None where it says nothing."""
         view = self._column(column)
         if view is None:
             return None

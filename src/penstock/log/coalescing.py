@@ -26,6 +26,7 @@ from penstock.format.batch_header import (
     parse_header,
 )
 from penstock.format.checksum import crc32c
+from penstock.format.compression import Codec, is_writable, parse_compression
 from penstock.format.merge import is_plain, merge, merge_values
 from penstock.format.segment import SEGMENT_HEADER_BYTES
 from penstock.log.partition_log import write_cache
@@ -72,6 +73,9 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
         DamagedFile: the old segment cannot be read; nothing is changed.
     """
     settings = log.settings
+    packing = parse_compression(settings.compression)
+    if not is_writable(packing[0]):
+        packing = Codec.NONE, None
     header = segment.header._replace(generation=segment.header.generation + 1, segment_uid=secrets.randbits(64))
     temporary = segment.path + ".tmp"
     if files.exists(temporary):
@@ -84,7 +88,7 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
     rewritten = Segment.create(files, temporary, header, state, settings.index_interval_bytes)
     try:
         messages = 0
-        for batch, stamps in _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes):
+        for batch, stamps in _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes, packing):
             first, append_time_us, max_time_us, durable_end, epoch = stamps
             batch.stamp(first, append_time_us, max_time_us, header.segment_uid, durable_end, epoch)
             rewritten.write([batch], [(first, append_time_us, max_time_us)])
@@ -136,12 +140,15 @@ def _all_headers(segment: Segment) -> Iterator[tuple[memoryview, int, BatchHeade
 
 
 _Stamps = tuple[int, int, int, int, int]
+_Packing = tuple[Codec, int | None]
+"""How merged batches are compressed."""
 
 
 class _MergeGroup:
     """Batches that become one: whole batches, or bare values where each batch holds one value and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, packing: _Packing) -> None:
+        self._packing = packing
         self.batches: list[Batch] = []
         self.values: list[bytes | memoryview] = []
         self.times_us: list[int] = []
@@ -188,12 +195,12 @@ class _MergeGroup:
         assert last is not None
         stamps = (first.first_offset, first.append_time_us, last.max_time_us, last.durable_end, last.log_epoch)
         if self.values:
-            return merge_values(self.values, self.times_us), stamps
+            return merge_values(self.values, self.times_us, *self._packing), stamps
         if len(self.batches) == 1:
             copy = EncodedBatch(bytearray(self.batches[0].buffer), first.header_bytes, first.count, first.offset_span)
             clear_compatible_flag(copy.data, COMPATIBLE_PREWRITTEN)
             return copy, stamps
-        return merge(self.batches), stamps
+        return merge(self.batches, *self._packing), stamps
 
 
 def _raw_bytes(header: BatchHeader, batch: Batch | None) -> int:
@@ -204,8 +211,8 @@ def _raw_bytes(header: BatchHeader, batch: Batch | None) -> int:
     return max(header.total_bytes, sum(entry.raw_bytes for entry in entries if entry is not None))
 
 
-def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, _Stamps]]:
-    group = _MergeGroup()
+def _merged(segment: Segment, below_bytes: int, to_bytes: int, packing: _Packing) -> Iterator[tuple[EncodedBatch, _Stamps]]:
+    group = _MergeGroup(packing)
     for view, position, header in _all_headers(segment):
         batch: Batch | None = None
         try:
@@ -218,11 +225,11 @@ def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple
         large = header.total_bytes >= below_bytes
         if group.first is not None and (large or not group.takes(header, to_bytes, bare=batch is None, batch=batch)):
             yield group.merge()
-            group = _MergeGroup()
+            group = _MergeGroup(packing)
         group.add(header, batch, value)
         if large:
             yield group.merge()
-            group = _MergeGroup()
+            group = _MergeGroup(packing)
     if group.first is not None:
         yield group.merge()
 

@@ -86,6 +86,8 @@ class LogReader:
                 self._segments.clear()
                 continue
             if batches:
+                for batch in batches:
+                    batch.ttl_us = self._settings.ttl_ms * 1000
                 return batches
             if segment.end_offset >= self.committed_end:
                 return []

@@ -576,7 +576,7 @@ class Store:
         def done(finished: Ticket) -> None:
             if finished.error is None:
                 target.published += 1
-                group.moved()
+                group.moved(move)
             else:
                 group.move_failed(move, finished.error)
 
@@ -871,6 +871,7 @@ def _group_stats(group: Group) -> GroupStats:
             acked=counters.acked,
             nacked=counters.nacked,
             expired_leases=counters.expired,
+            expired=counters.expired_messages,
             dead_lettered=counters.dead_lettered,
             skipped=counters.skipped,
             lost=counters.lost,

@@ -21,7 +21,7 @@ An offset in a lane may be finished meanwhile, by a commit: whoever takes it out
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,8 @@ class Lanes:
         """By lane, what waits and was delayed until a short while ago."""
         self._late_once = (BitMap64(), BitMap64(), BitMap64())
         """The same of those that have aged once."""
-        self._late_since: deque[tuple[int, BitMap64]] = deque()
+        self._late_since: list[tuple[int, BitMap64]] = []
+        """(time, offsets): these wait since then, or a little longer. In order."""
         self._late_index = BitMap64()
         self._turn = [True, True, True]
         """By lane, whether it is the turn of those that have aged."""
@@ -121,7 +122,7 @@ class Lanes:
         marks = self._marks
         if marks and marks[-1][0] >= time_us:
             time_us = marks.pop()[0]
-        elif len(marks) > 1 and marks[-1][0] - marks[-2][0] < self.age_us // _MARKS:
+        elif len(marks) > 1 and time_us - marks[-2][0] < self.age_us // _MARKS:
             marks.pop()
         marks.append((time_us, offset))
 
@@ -159,11 +160,13 @@ class Lanes:
         """These were delayed: they wait since *due_us* only."""
         if not self.age_us or due_us <= now_us - 2 * self.age_us:
             return
-        since = self._late_since
-        if not since or since[-1][0] < due_us - self.age_us // _MARKS:
-            since.append((due_us, BitMap64()))
+        since, late_us = self._late_since, max(1, self.age_us // _MARKS)
+        time_us = -(-due_us // late_us) * late_us
+        at = bisect_left(since, time_us, key=_time)
+        if at == len(since) or since[at][0] != time_us:
+            since.insert(at, (time_us, BitMap64()))
         for offset in offsets:
-            since[-1][1].add(offset)
+            since[at][1].add(offset)
             self._late_index.add(offset)
 
     # -- going out --------------------------------------------------------------------------------------------------
@@ -175,12 +178,12 @@ class Lanes:
         marks = self._marks
         while marks and marks[0][0] <= now_us - 2 * self.age_us:
             self._twice = max(self._twice, marks.popleft()[1])
-        at = bisect_right(marks, now_us - self.age_us, key=lambda mark: mark[0])
+        at = bisect_right(marks, now_us - self.age_us, key=_time)
         self._once = max(self._once, self._twice, marks[at - 1][1] if at else 0)
         since = self._late_since
         while since and since[0][0] <= now_us - 2 * self.age_us:
             # From now on they are like all others: their offsets lie below `_twice`, or will soon.
-            _, grown = since.popleft()
+            _, grown = since.pop(0)
             self._late_index.difference_update(grown)
             for lane in (LOW, MEDIUM, HIGH):
                 for late in (self._lately[lane], self._late_once[lane]):
@@ -242,3 +245,7 @@ class Lanes:
         offset, waiting = chosen
         waiting.discard(offset)
         return offset
+
+
+def _time(entry: tuple[int, object]) -> int:
+    return entry[0]

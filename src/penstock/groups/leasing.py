@@ -357,6 +357,7 @@ class Leasing:
         batch: Batch | None = None
         lot: Lot | None = None
         mortal_us: int | None = None
+        late_us: int | None = None
         now_us = 0
         try:
             while taken < room and used < room_bytes:
@@ -372,7 +373,7 @@ class Leasing:
                 if suspect and not exhausted and book.ordered and taken:
                     break
                 if batch is None or not batch.first_offset <= offset < batch.end_offset:
-                    lot = mortal_us = None
+                    lot = mortal_us = late_us = None
                     try:
                         batch = source.batch(offset)
                     except OffsetOutOfRange as gap:
@@ -384,12 +385,7 @@ class Leasing:
                         source.begin_anew()
                         continue
                     if batch is not None and (batch.ttl_us or batch.has_moments):
-                        now_us, mortal_us = self.clock.now_us(), first_expiry_us(batch)
-                        if cursor.lanes is None and self._put_aside(cursor, batch, offset, now_us):
-                            kept.pop()
-                            source.begin_anew()
-                            batch = None
-                            continue
+                        now_us, mortal_us, late_us = self.clock.now_us(), first_expiry_us(batch), last_due_us(batch)
                 index = -1 if batch is None else batch.index_of(offset)
                 if batch is None or index >= len(batch) or batch.offset(index) != offset:
                     # Compaction took it: there is nothing to deliver any more.
@@ -405,6 +401,12 @@ class Leasing:
                     self._expiring.end(cursor, batch, index, offset, now_us)
                     if book.ordered and cursor.keeps_expired:
                         break
+                    continue
+                if late_us is not None and late_us > now_us and cursor.lanes is None and _is_delayed(batch, index, now_us):
+                    # As after a restart: what waits was ready then.
+                    kept.pop()
+                    self._put_aside(cursor, batch, offset, now_us)
+                    source.begin_anew()
                     continue
                 if suspect and not exhausted and not book.journal.claim_suspect((book.identity, cursor.partition, offset)):
                     # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
@@ -439,32 +441,25 @@ class Leasing:
                 book.note_ranges(ops.LEASED, cursor, member, ops.ranges_of(leased))
         return taken, used
 
-    def _put_aside(self, cursor: Cursor, batch: Batch, offset: int, now_us: int) -> bool:
-        """What of *batch* is ready and not due, as it is after a restart, is put aside; whether *offset* is among it."""
-        due_us = last_due_us(batch)
-        if due_us is None or due_us <= now_us:
-            return False
+    def _put_aside(self, cursor: Cursor, batch: Batch, offset: int, now_us: int) -> None:
+        """*offset* is not due, and perhaps others of *batch* that are ready: they wait until they are."""
         offsets = [offset]
         for one in islice(cursor.ready.iter_equal_or_larger(offset), _LOOK_AT):
             if one >= batch.end_offset:
                 break
             offsets.append(one)
         first = batch.index_of(offset)
-        dues = dues_us(batch, first, batch.index_of(offsets[-1]) + 1) if first < len(batch) else []
+        dues = dues_us(batch, first, min(batch.index_of(offsets[-1]) + 1, len(batch)))
         delayed = []
         for one in offsets:
             index = batch.index_of(one)
             due_us = dues[index - first] if index < len(batch) and batch.offset(index) == one else None
             if due_us is not None and due_us > now_us:
                 delayed.append((due_us, one))
-        if not delayed:
-            return False
         cursor.ready -= BitMap64([one for _, one in delayed])
-        is_among = delayed[0][1] == offset
         delayed.sort()
         cursor.delays.add(delayed)
         self._book.delay(cursor, self.clock.monotonic(), now_us)
-        return is_among
 
     # -- by lanes ---------------------------------------------------------------------------------------------------
 
@@ -572,3 +567,8 @@ def _share(room: int, cursors: Iterable[Cursor], members: int) -> int:
 def _has_expired(batch: Batch, index: int, now_us: int) -> bool:
     end_us = batch.expires_us(index)
     return end_us is not None and end_us <= now_us
+
+
+def _is_delayed(batch: Batch, index: int, now_us: int) -> bool:
+    due_us = batch.deliver_us(index)
+    return due_us is not None and due_us > now_us

@@ -617,6 +617,11 @@ class Batch:
         base = self.header.append_time_us if entry.flags & c.RELATIVE else 0
         return entry.min + base, entry.max + base, bool(entry.flags & c.HAS_NULLS)
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether its messages were appended at different times."""
+        return bool(self.header.compatible & COMPATIBLE_APPEND_TIMES) or c.RUNS in self._entries
+
     def append_time_span(self) -> tuple[int, int]:
         """When the earliest and the latest of its messages was appended."""
         if self.header.compatible & COMPATIBLE_APPEND_TIMES:

@@ -91,7 +91,7 @@ class Intake:
     def _learn(cursor: Cursor, lanes: Lanes, batch: Batch, among: BitMap64, now_us: int) -> None:
         """Learn of *batch* where the messages *among* it belong; those that are not due are ready no more."""
         lanes.index(batch, among)
-        lanes.mark(batch.header.max_time_us, batch.end_offset, now_us)
+        lanes.age(batch, now_us)
         due_us = last_due_us(batch)
         if due_us is None or due_us <= now_us - 2 * lanes.age_us:
             return

@@ -111,10 +111,20 @@ class Lanes:
             chosen.sort()
             self.delays[lane].add(chosen)
 
-    def mark(self, time_us: int, offset: int, now_us: int) -> None:
-        """All before *offset* were appended by *time_us*."""
+    def age(self, batch: Batch, now_us: int) -> None:
+        """Learn how long the messages of *batch* have waited; it comes behind all others so far."""
         if not self.age_us:
             return
+        newest_us, step_us = batch.header.max_time_us, max(1, self.age_us // _MARKS)
+        if batch.is_merged:
+            for time_us in range(now_us - 2 * self.age_us, min(newest_us, now_us) + 1, step_us):
+                index = batch.index_of_append_time(time_us)
+                if index > 0:
+                    self._mark(time_us, batch.offset(index), now_us)
+        self._mark(newest_us, batch.end_offset, now_us)
+
+    def _mark(self, time_us: int, offset: int, now_us: int) -> None:
+        """All before *offset* were appended by *time_us*."""
         if time_us <= now_us - 2 * self.age_us:
             self._once = max(self._once, offset)
             self._twice = max(self._twice, offset)

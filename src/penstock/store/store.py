@@ -489,6 +489,10 @@ class Store:
             GroupSettings() if known is None else known.settings,
             **{name: value for name, value in given.items() if value is not None},
         )
+        if settings.ordered and found.settings.priorities:
+            raise BadSetting(
+                "ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic"
+            )
         if known is not None and known.ordered != settings.ordered and known.members:
             raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
         # Where a group begins counts when it is made; later only that it is a place at all.

@@ -51,7 +51,7 @@ class Wish:
 
     def levels(self, now: float) -> tuple[int, int]:
         """The lane in which it is served now: at least, and at most; it may age a little late."""
-        waited = now - max(self.since, self.due)
+        waited = round(now - max(self.since, self.due), 6)
         return min(2, self.lane + int(max(0.0, waited - AGING_LATE_S) // AGING_S)), min(
             2, self.lane + int(max(0.0, waited) // AGING_S)
         )

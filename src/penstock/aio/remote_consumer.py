@@ -149,7 +149,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         frame = await self._calls.ask(
             Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation, unwanted=unwanted
         )
-        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
+        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload, self._remote.ttl_us)
         return [RemoteDelivery(self._remote, one, generation) for one in delivered]
 
     # -- pushing ----------------------------------------------------------------------------------------------------

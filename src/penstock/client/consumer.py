@@ -27,7 +27,7 @@ from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
-from penstock.wire.answers import text, whole
+from penstock.wire.answers import text, topic_ttl_us, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import decode_deliveries
 from penstock.wire.failures import decode_error
@@ -95,6 +95,7 @@ class RemoteConsumer:
         self.ordered = bool(fields.get("ordered"))
         self._partitions = whole(fields, "partitions")
         self._fresh_s = 0.0 if self.ordered else _seconds(fields.get("lease")) / 2
+        self.ttl_us = topic_ttl_us(fields)
         self._connection.on_push(self._handle, self._pushed)
 
     def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
@@ -233,7 +234,7 @@ class RemoteConsumer:
         handle, generation = self._place()
         fields = {"consumer": handle, "count": count, "wait": wait_s}
         frame = self._connection.call(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
-        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
+        delivered = decode_deliveries(frame.fields.get("lots"), frame.payload, self.ttl_us)
         return [RemoteDelivery(self, one, generation) for one in delivered]
 
     async def take_in_loop(self, count: int) -> list[RemoteDelivery]:
@@ -262,7 +263,10 @@ class RemoteConsumer:
         except ConnectionLost:
             await asyncio.sleep(0.02)
             return []
-        return [RemoteDelivery(self, one, generation) for one in decode_deliveries(frame.fields.get("lots"), frame.payload)]
+        return [
+            RemoteDelivery(self, one, generation)
+            for one in decode_deliveries(frame.fields.get("lots"), frame.payload, self.ttl_us)
+        ]
 
     # -- pushing ----------------------------------------------------------------------------------------------------
 
@@ -319,7 +323,7 @@ class RemoteConsumer:
                 self._streams = False
                 self._credit = 0
             else:
-                delivered = decode_deliveries(frame.fields.get("lots"), frame.payload)
+                delivered = decode_deliveries(frame.fields.get("lots"), frame.payload, self.ttl_us)
                 self._credit -= len(delivered)
                 fresh_until = time.monotonic() + self._fresh_s if self._fresh_s else 0.0
                 self._ahead.extend([RemoteDelivery(self, one, self._generation, fresh_until) for one in delivered])

@@ -189,6 +189,14 @@ def _is_single(data: Buffer) -> bool:
     )  # fmt: skip
 
 
+def is_compressed(data: Buffer) -> bool:
+    """Whether a column of the batch in *data*, which nobody has checked yet, claims to be compressed."""
+    if len(data) < FIXED_BYTES:
+        return False
+    end: int = _U32.unpack_from(data, 8)[0]
+    return any(memoryview(data)[max(0, end - data[13] * c.ENTRY.size) + 1 : end : c.ENTRY.size])
+
+
 def encode_single(value: bytes) -> EncodedBatch:
     """The same bytes as ``encode_batch([value])``, sooner."""
     length = len(value)

@@ -8,11 +8,13 @@ from penstock.arguments import check_moment_us, check_whole_number, shown
 from penstock.clock import SystemClock
 from penstock.errors import BadArgument, BadBytes, BatchTooLarge, MessageTooLarge, TopicNotFound
 from penstock.format.batch import Batch, encode_batch, encode_single
-from penstock.format.columns import PRIORITY
+from penstock.format.columns import DELIVER, EXPIRES, NAMES, PRIORITY, RELATIVE
 from penstock.format.compression import COMPRESS_FROM_BYTES, Codec, parse_compression
 from penstock.topics import publication
 from penstock.topics.options import (
     PRIORITIES,
+    US_MAX,
+    Moment,
     Options,
     Wishes,
     column,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer
     from penstock.settings import TopicSettings
-    from penstock.topics.options import Moment
 
 
 class MessageEncoder:
@@ -182,6 +183,19 @@ class MessageEncoder:
             why = f"the topic {self.name!r} has no priorities; they are chosen when a topic is made, with priorities=True"
             raise BadArgument("priority", shown(given), why)
 
+    def check_options(self, batch: Batch) -> None:
+        """Check how messages that somebody else encoded expire, are due and are urgent. Raises `BadBytes`, `BadArgument`."""
+        batch.check_numbers()
+        priorities = batch.entry(PRIORITY)
+        if priorities is not None:
+            self.check_priorities(priorities.max)
+            if priorities.max >= len(PRIORITIES):
+                raise BadBytes("priority column", f"has {priorities.max}, and the highest is {len(PRIORITIES) - 1}")
+        for column_id, least in ((EXPIRES, 1), (DELIVER, 0)):
+            entry = batch.entry(column_id)
+            if entry is not None and entry.flags & RELATIVE and entry.max and not least <= entry.min <= entry.max <= US_MAX:
+                raise BadBytes(f"{NAMES[column_id]} column", f"has {entry.min} to {entry.max} microseconds from the appending")
+
     def check_batch(self, batch: EncodedBatch) -> None:
         """
         Check a batch that somebody else encoded, whose checksums and tables are right.
@@ -196,14 +210,7 @@ class MessageEncoder:
         content = Batch(batch.data)
         compressed = False
         if not bare:
-            content.check_numbers()
-            priorities = content.entry(PRIORITY)
-            if priorities is not None:
-                self.check_priorities(PRIORITIES[min(priorities.max, len(PRIORITIES) - 1)])
-                if priorities.max >= len(PRIORITIES):
-                    raise BadBytes(
-                        "priority column", f"has {priorities.max}, and the highest there is is {len(PRIORITIES) - 1}"
-                    )
+            self.check_options(content)
             compressed = content.is_compressed
             if compressed:
                 self._check_raw_size(batch)
@@ -295,6 +302,29 @@ class Columns:
             self.priorities = column("priorities", options.priority, count, priority_number)
         if options.compression is not None:
             self.codec, self.level = packing(options.compression)
+
+    def take_from(self, source: Batch) -> None:
+        """Let the messages expire, be due and be as urgent as those of *source*, a batch of a client. Raises `UsageError`, `BadBytes`."""
+        self._topic.check_options(source)
+        indices = range(len(source))
+        for column_id in (EXPIRES, DELIVER):
+            entry = source.entry(column_id)
+            if entry is None:
+                continue
+            moments = [source.moment(column_id, index) for index in indices]
+            if entry.flags & RELATIVE:
+                moments = [None if one is None else one - source.header.append_time_us for one in moments]
+            elif column_id == EXPIRES:
+                now_us = self._topic.clock.now_us()
+                moments = [None if one is None else one - now_us for one in moments]
+            else:
+                moments = [None if one is None else Moment(one) for one in moments]
+            if column_id == EXPIRES:
+                self.ttls_us = moments
+            else:
+                self.dues = moments
+        if source.entry(PRIORITY) is not None:
+            self.priorities = [source.priority(index) for index in indices]
 
     def _check_sizes(self) -> None:
         if self.keys is None and self.headers is None:

@@ -125,14 +125,24 @@ class Message:
         return None if view is None else bytes(view)
 
     @property
+    def expires_us(self) -> int | None:
+        """When it expires, by its own ttl or else by its topic's; microseconds since 1970 UTC, None if it does not."""
+        return self._batch.expires_us(self._index)
+
+    @property
     def expires_at(self) -> dt.datetime | None:
-        """When it expires, by its own ttl or else by its topic's; None if it does not."""
-        return _moment(self._batch.expires_us(self._index))
+        """The same as a datetime in UTC."""
+        return _moment(self.expires_us)
+
+    @property
+    def deliver_us(self) -> int | None:
+        """Before when it is not delivered to groups; microseconds since 1970 UTC, None if it was due at once."""
+        return self._batch.deliver_us(self._index)
 
     @property
     def deliver_at(self) -> dt.datetime | None:
-        """Before when it is not delivered to groups; None if it was due at once."""
-        return _moment(self._batch.deliver_us(self._index))
+        """The same as a datetime in UTC."""
+        return _moment(self.deliver_us)
 
     @property
     def priority(self) -> str:

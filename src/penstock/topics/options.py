@@ -24,6 +24,7 @@ PRIORITIES = ("low", "medium", "high")
 """By their numbers in a batch; the first is the default."""
 SECONDS_MAX = 1e9
 """The longest ttl or delay, about 31 years."""
+US_MAX = round(SECONDS_MAX * US_PER_SECOND)
 
 
 class Options(NamedTuple):
@@ -82,6 +83,11 @@ def packing(compression: object) -> tuple[Codec, int | None]:
     codec, level = parse_compression(compression)  # type: ignore[arg-type]  # it checks
     check_writable(codec)
     return codec, level
+
+
+def compression_of(codec: Codec, level: int | None) -> str:
+    """The text of a codec and level, as `packing` takes it."""
+    return codec.name.lower() if level is None else f"{codec.name.lower()}:{level}"
 
 
 def column(name: str, given: object, count: int, convert: Callable[[object], Any]) -> list[Any] | None:

@@ -91,9 +91,9 @@ def _cut(batch: Batch, index: int, count: int) -> Buffer:
     return piece.data
 
 
-def decode_deliveries(lots: Any, payload: memoryview) -> list[Delivered]:
-    """The deliveries of a frame. Raises `BadBytes`; the messages themselves are checked when they are looked at."""
-    batches = split_batches(payload)
+def decode_deliveries(lots: Any, payload: memoryview, ttl_us: int = 0) -> list[Delivered]:
+    """The deliveries of a frame; *ttl_us* is their topic's. Raises `BadBytes`; messages are checked when they are looked at."""
+    batches = split_batches(payload, ttl_us)
     found: list[Delivered] = []
     if not isinstance(lots, list):
         raise BadBytes("deliveries", "are no list")
@@ -125,8 +125,8 @@ def _decode_lot(lot: Any, batches: list[Batch]) -> list[Delivered]:
     return [Delivered(tag + at, partition, offsets[at], attempts[at], batch, first_index + at) for at in range(count)]
 
 
-def split_batches(payload: memoryview) -> list[Batch]:
-    """The batches that a payload holds. Raises `BadBytes`."""
+def split_batches(payload: memoryview, ttl_us: int = 0) -> list[Batch]:
+    """The batches that a payload holds; *ttl_us* is the ttl of their topic. Raises `BadBytes`."""
     found = []
     position = 0
     while position < len(payload):
@@ -134,5 +134,6 @@ def split_batches(payload: memoryview) -> list[Batch]:
         position += batch.header.total_bytes
         if position > len(payload):
             raise BadBytes("payload", "a batch is cut off")
+        batch.ttl_us = ttl_us
         found.append(batch)
     return found

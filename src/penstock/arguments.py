@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 
 from penstock.errors import BadArgument
 
@@ -36,7 +35,8 @@ def check_seconds(name: str, value: object, least: float, most: float) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadArgument(name, shown(value), "must be a number of seconds or a timedelta")
-    if not (math.isfinite(value) and least <= value <= most):
+    # Not a number lies nowhere; a whole number may be too large for a float.
+    if not least <= value <= most:
         raise BadArgument(name, shown(value), f"must be from {least:g} to {most:g} seconds")
     return float(value)
 
@@ -57,7 +57,7 @@ def check_moment_us(name: str, value: object) -> int:
         return (since.days * 86_400 + since.seconds) * US_PER_SECOND + since.microseconds
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadArgument(name, shown(value), "must be an aware datetime or a number of seconds since 1970")
-    if not (math.isfinite(value) and _SECONDS_LEAST <= value < _SECONDS_END):
+    if not _SECONDS_LEAST <= value < _SECONDS_END:
         raise BadArgument(name, shown(value), "is no moment in the years 1 to 9999")
     return min(round(value * US_PER_SECOND), _SECONDS_END * US_PER_SECOND - 1)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock.errors import BadSetting
-from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode
+from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode, compression_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,13 @@ TOPIC_SETTINGS = (
         None,
         "how long a tombstone stays readable once compaction has left nothing else of its key",
     ),
+    Setting("priorities", False, "", None, None, "messages may have a priority: low, medium or high"),
+    Setting("aging_ms", 30_000, "ms", 0, 1_000_000_000_000, "what waits longer is served as one priority higher; 0 = never"),
+    Setting("ttl_ms", 0, "ms", 0, 1_000_000_000_000, "a message without a ttl of its own expires after this; 0 = never"),
+    Setting("expired", "drop", "", None, None, "what becomes of a message that expired undelivered: drop or dead_letter"),
+    Setting(
+        "compression", "none", "", None, None, "of values, keys and headers: none, gzip, zstd, lz4, or with a level gzip:9"
+    ),
 )
 
 GROUP_SETTINGS = (
@@ -175,14 +182,24 @@ class TopicSettings:
     group_expiry_ms: int = 30 * 86_400_000
     compaction: bool = False
     tombstone_grace_ms: int = 86_400_000
+    priorities: bool = False
+    aging_ms: int = 30_000
+    ttl_ms: int = 0
+    expired: str = "drop"
+    compression: str = "none"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))
+        object.__setattr__(self, "compression", compression_text(self.compression))
         _check(self, TOPIC_SETTINGS)
         if self.retain not in ("until_acked", "always"):
             raise BadSetting("retain", self.retain, "use until_acked or always")
         if not isinstance(self.compaction, bool):
             raise BadSetting("compaction", self.compaction, "must be True or False")
+        if not isinstance(self.priorities, bool):
+            raise BadSetting("priorities", self.priorities, "must be True or False")
+        if self.expired not in ("drop", "dead_letter"):
+            raise BadSetting("expired", self.expired, "use drop or dead_letter")
 
     def to_json(self) -> dict[str, Any]:
         """As stored in `topic.json`."""

@@ -47,6 +47,25 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+_LEVELS = {"none": 0, "gzip": 9, "zstd": 19, "lz4": 0}
+"""The codecs of columns, and the highest level that each takes."""
+
+
+def compression_text(value: object) -> str:
+    """A setting of compression such as ``"zstd"`` or ``"gzip:9"``, as it is stored; None means none. Raises `BadSetting`."""
+    if value is None:
+        return "none"
+    text = value.lower() if isinstance(value, str) else ""
+    name, colon, level = text.partition(":")
+    most = _LEVELS.get(name)
+    if most is None:
+        given = value if isinstance(value, str) else type(value).__name__
+        raise BadSetting("compression", given, "use none, gzip, zstd or lz4, with a level as in gzip:9")
+    if colon and not (level.isascii() and level.isdecimal() and len(level) < 3 and 1 <= int(level) <= most):
+        raise BadSetting("compression", value, f"the level must be a number from 1 to {most}" if most else "it takes no level")
+    return f"{name}:{int(level)}" if colon else name
+
+
 class SyncMode(enum.Enum):
     """When a publish counts as committed, named by how much is lost when power fails."""
 

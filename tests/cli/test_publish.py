@@ -197,3 +197,40 @@ def test_a_message_over_the_limit_is_refused(run: Commands, path: str, monkeypat
 
 def test_a_file_that_is_not_there_is_named(run: Commands, path: str) -> None:
     assert "nowhere" in run.fails(2, "publish", path, "orders", "--file", "nowhere")
+
+
+def test_ttl_delay_priority_and_compression(run: Commands, path: str) -> None:
+    """They come back from read, and the JSON of a line brings its own."""
+    run.text(
+        "topics", "create", path, "orders", "--priorities", "--ttl", "1h", "--expired", "dead_letter", "--compression", "gzip:9"
+    )
+    run.text("publish", path, "orders", "a", "--ttl", "1m", "--delay", "5s", "--priority", "high")
+    run.text("publish", path, "orders", "b", "--delay", "2031-01-31T08:00Z", "--compression", "none")
+    lines = b'{"value": "c", "ttl": 2, "priority": "medium"}\n{"value": "d", "deliver_at": "2031-02-01T00:00:00Z"}\n'
+    run.text("publish", path, "orders", "--format", "json", "--priority", "high", "--batch", "10", stdin=lines)
+    found = stored(path)
+    assert [message.priority for message in found] == ["high", "low", "medium", "high"]
+    assert [(message.expires_at - message.timestamp).total_seconds() for message in found if message.expires_at] == [
+        60,
+        3600,
+        2,
+        3600,
+    ]
+    read = run.json("read", path, "orders")
+    assert [one.get("priority") for one in read] == ["high", None, "medium", "high"]
+    assert [one.get("deliver_at") for one in read][1:] == ["2031-01-31T08:00:00.000000Z", None, "2031-02-01T00:00:00.000000Z"]
+    assert all("expires_at" in one for one in read)
+    assert "(high)\t(expires 20" in run.text("read", path, "orders")
+    [described] = run.json("topics", "describe", path, "orders")
+    assert {name: described["settings"][name] for name in ("priorities", "ttl_ms", "expired", "compression")} == {
+        "priorities": True, "ttl_ms": 3_600_000, "expired": "dead_letter", "compression": "gzip:9",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [["--ttl", "0"], ["--ttl", "-1"], ["--delay", "soon"], ["--delay", "2031-01-31T08:00"],
+                                   ["--priority", "high"],
+                                   ["--priority", "urgent"], ["--compression", "brotli"]], ids=" ".join)  # fmt: skip
+def test_bad_options_are_refused(run: Commands, path: str, given: list[str]) -> None:
+    """A topic that was not made with priorities has none."""
+    run.fails(2, "publish", path, "orders", "x", *given)
+    assert not os.path.exists(path) or penstock.open(path, read_only=True).topics() == []

@@ -82,6 +82,10 @@ class Backend:
         """The simple face, on a queue of its own that is found again under the same name."""
         raise NotImplementedError
 
+    def owner(self) -> Any:
+        """The store that owns the files, for tests that look inside."""
+        return self._opened[-1]
+
     def close(self) -> None:
         """Close every store that was opened."""
         while self._opened:
@@ -177,6 +181,9 @@ class ServerBackend(DirectoryBackend):
     def _connect(self, server: Any, *, auto_create: bool) -> Store:
         client: Any = RemoteStore(parse_address(server.address), auto_create=auto_create)
         return client  # type: ignore[no-any-return]  # it has the same face
+
+    def owner(self) -> Any:
+        return self._owners[-1]
 
     def queue(self, **options: Any) -> penstock.Queue:
         self.open()

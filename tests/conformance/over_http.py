@@ -113,7 +113,9 @@ def _coded(name: str, value: Any) -> dict[str, Any]:
     return {name: value} if isinstance(value, str) else {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _new_message(value: Any, key: Any, headers: Any, timestamp: Any, dedup_key: Any) -> dict[str, Any]:
+def _new_message(
+    value: Any, key: Any, headers: Any, timestamp: Any, dedup_key: Any, ttl: Any, delay: Any, priority: Any
+) -> dict[str, Any]:
     if value is not None and not isinstance(value, (bytes, bytearray, memoryview)):
         skip("values that are no bytes")
     fields: dict[str, Any] = {"value": None} if value is None else _coded("value", value)
@@ -123,7 +125,9 @@ def _new_message(value: Any, key: Any, headers: Any, timestamp: Any, dedup_key: 
         fields["headers"] = [{"name": name, **_coded("value", one)} for name, one in pairs]
     if timestamp is not None:
         fields["timestamp"] = _time(timestamp)
-    return fields
+    if isinstance(delay, dt.datetime):
+        fields["deliver_at"], delay = _time(delay), None
+    return fields | _given({"ttl": ttl, "delay": delay, "priority": priority})
 
 
 def _bytes(name: str, fields: dict[str, Any]) -> bytes | None:
@@ -169,6 +173,20 @@ class HttpMessage(Message):
     @property
     def append_time_us(self) -> int:
         skip("the time of appending")
+
+    @property
+    def expires_at(self) -> dt.datetime | None:
+        found = self._fields.get("expires_at")
+        return None if found is None else dt.datetime.fromisoformat(found)
+
+    @property
+    def deliver_at(self) -> dt.datetime | None:
+        found = self._fields.get("deliver_at")
+        return None if found is None else dt.datetime.fromisoformat(found)
+
+    @property
+    def priority(self) -> str:
+        return str(self._fields.get("priority", "low"))
 
     @property
     def dedup_key(self) -> bytes | None:
@@ -304,28 +322,32 @@ class HttpStore:
 
     def publish(
         self, topic: str, value: Any, *, key: Any = None, headers: Any = None, partition: int | None = None, timestamp: Any = None,
-        dedup_key: Any = None, sync: Any = None,
+        dedup_key: Any = None, sync: Any = None, ttl: Any = None, delay: Any = None, priority: Any = None, compression: Any = None,
     ) -> Receipt:  # fmt: skip
         """See `Store.publish`."""
         if sync is not None:
             skip("publishing with a sync mode")
-        fields = _new_message(value, key, headers, timestamp, dedup_key) | _given({"partition": partition})
+        fields = _new_message(value, key, headers, timestamp, dedup_key, ttl, delay, priority)
+        fields |= _given({"partition": partition, "compression": compression})
         return Receipt(**self.ask("POST", ["topics", topic, "messages"], fields))
 
     def publish_many(
         self, topic: str, values: Any, *, keys: Any = None, headers: Any = None, partition: int | None = None, timestamps: Any = None,
-        dedup_keys: Any = None, sync: Any = None,
+        dedup_keys: Any = None, sync: Any = None, ttls: Any = None, delays: Any = None, priorities: Any = None, compression: Any = None,
     ) -> list[Receipt]:  # fmt: skip
         """See `Store.publish_many`."""
         if sync is not None:
             skip("publishing with a sync mode")
         columns = [[None] * len(values) if one is None else one for one in (keys, headers, timestamps, dedup_keys)]
+        columns += [one if isinstance(one, list) else [one] * len(values) for one in (ttls, delays, priorities)]
         if any(len(column) != len(values) for column in columns):
             skip("columns of another length: each message is an object")
         if not 0 < len(values) <= PUBLISH_MESSAGES_MAX:
             skip(f"{len(values):,} messages in one request")
         messages = [_new_message(*one) for one in zip(values, *columns, strict=True)]
         place = {} if partition is None else {"X-Penstock-Partition": str(partition)}
+        if compression is not None:
+            place["X-Penstock-Compression"] = str(compression)
         found = self.ask("POST", ["topics", topic, "messages"], messages, headers=place)
         return [Receipt(**one) for one in found["receipts"]]
 

@@ -9,6 +9,7 @@ from tests.conformance import (
     test_deduplication,
     test_groups,
     test_leases,
+    test_options,
     test_ordered_groups,
     test_publishing,
     test_reading,
@@ -19,7 +20,8 @@ from tests.conformance.test_over_grpc import backend_type, collect
 __all__ = ["backend_type"]
 pytestmark = pytest.mark.long
 MODULES = (
-    test_dead_letters, test_deduplication, test_groups, test_leases, test_ordered_groups, test_publishing, test_reading, test_topics,
+    test_dead_letters, test_deduplication, test_groups, test_leases, test_options, test_ordered_groups, test_publishing, test_reading,
+    test_topics,
 )  # fmt: skip
 for _module in MODULES:
     globals().update(collect(_module))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.errors import Closed, StoreLocked, UsageError
+from penstock.errors import BadArgument, Closed, StoreLocked, UsageError
 from tests.conformance.backends import skip_unless
 from tests.conformance.helpers import PATIENCE, Running, all_of, numbered
 
@@ -281,3 +281,20 @@ def test_memory_queues_are_private(live: Backend) -> None:
     with penstock.Queue("memory:") as one, penstock.Queue("memory:") as two:
         one.put(b"x")
         assert two.empty()
+
+
+def test_items_take_a_ttl_a_delay_and_a_priority(live: Backend) -> None:
+    """What they mean is the groups' matter; here they are stored with the items."""
+    with live.queue(priorities=True) as queue:
+        queue.put(b"a", ttl=60, priority="high")
+        queue.put_many([b"b", b"c"], delay=30, priority="medium")
+        found = list(queue.store.read("queue"))
+        assert [message.priority for message in found] == ["high", "medium", "medium"]
+        assert [message.expires_at is None for message in found] == [False, True, True]
+        assert [message.deliver_at is None for message in found] == [True, False, False]
+    with live.queue(name="plain") as queue:
+        with pytest.raises(BadArgument):
+            queue.put(b"a", priority="high")
+        with pytest.raises(BadArgument):
+            queue.put(b"a", ttl=0)
+        assert queue.empty()

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 SYNCS = {"always": pb.SYNC_MODE_ALWAYS, "interval": pb.SYNC_MODE_INTERVAL, "os": pb.SYNC_MODE_OS}
 RETAINS = {"until_acked": pb.RETAIN_UNTIL_ACKED, "always": pb.RETAIN_ALWAYS}
+PRIORITIES = {"low": pb.PRIORITY_LOW, "medium": pb.PRIORITY_MEDIUM, "high": pb.PRIORITY_HIGH}
+EXPIREDS = {"drop": pb.EXPIRED_DROP, "dead_letter": pb.EXPIRED_DEAD_LETTER}
 RESETS = {"earliest": pb.RESET_EARLIEST, "latest": pb.RESET_LATEST, "fail": pb.RESET_FAIL}
 EDGES = {"earliest": pb.EDGE_EARLIEST, "latest": pb.EDGE_LATEST}
 
@@ -107,10 +109,21 @@ class GrpcMessage:
         self.dedup_key = message.dedup_key if message.HasField("dedup_key") else None
         self.headers = Headers((one.name, one.value) for one in message.headers)
         self.timestamp_us, self.append_time_us = message.timestamp_us, message.append_time_us
+        self.expires_us = message.expires_at_us if message.HasField("expires_at_us") else None
+        self.deliver_us = message.deliver_at_us if message.HasField("deliver_at_us") else None
+        self.priority = _word(PRIORITIES, message.priority) if message.HasField("priority") else "low"
 
     @property
     def timestamp(self) -> dt.datetime:
         return EPOCH + dt.timedelta(microseconds=self.timestamp_us)
+
+    @property
+    def expires_at(self) -> dt.datetime | None:
+        return None if self.expires_us is None else EPOCH + dt.timedelta(microseconds=self.expires_us)
+
+    @property
+    def deliver_at(self) -> dt.datetime | None:
+        return None if self.deliver_us is None else EPOCH + dt.timedelta(microseconds=self.deliver_us)
 
     def ack(self, *, wait: bool = False) -> None:
         raise UsageError("read without a group")
@@ -270,6 +283,28 @@ class GrpcConsumer:
         self.close()
 
 
+def _each(column: Any, count: int) -> list[Any]:
+    """An option for each message."""
+    if not isinstance(column, list):
+        return [column] * count
+    if len(column) != count:
+        raise BadArgument("options", shown(column), "there must be one for each message")
+    return column
+
+
+def _options(ttl: Any, delay: Any, priority: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if ttl is not None:
+        found["ttl_ms"] = _ms("ttl", ttl)
+    if isinstance(delay, dt.datetime):
+        found["deliver_at_us"] = check_moment_us("delay", delay)
+    elif delay is not None:
+        found["delay_ms"] = _ms("delay", delay)
+    if priority is not None:
+        found["priority"] = PRIORITIES.get(priority, pb.PRIORITY_UNSPECIFIED)
+    return found
+
+
 def _subscription(options: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in options.items():
@@ -342,8 +377,12 @@ class GrpcStore:
     def create_topic(self, name: str, *, partitions: int = 1, **settings: Any) -> TopicInfo:
         chosen: dict[str, Any] = {}
         for key, value in settings.items():
-            if key in ("segment_age", "dedup_window", "retention_age"):
+            if key in ("segment_age", "dedup_window", "retention_age", "ttl"):
                 chosen[f"{key}_ms"] = _ms(key, value)
+                if key == "ttl" and not chosen["ttl_ms"]:
+                    no_such_call("a ttl of nothing: in the settings 0 means for ever")
+            elif key == "expired":
+                chosen[key] = EXPIREDS.get(value, pb.EXPIRED_UNSPECIFIED)
             elif key == "sync":
                 chosen[key] = SYNCS.get(getattr(value, "value", value), pb.SYNC_MODE_UNSPECIFIED)
             elif key == "retain":
@@ -374,28 +413,32 @@ class GrpcStore:
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def publish(self, topic: str, value: Any, **options: Any) -> Receipt:
-        columns = {"key": "keys", "headers": "headers", "timestamp": "timestamps", "dedup_key": "dedup_keys"}
+        columns = {
+            "key": "keys", "headers": "headers", "timestamp": "timestamps", "dedup_key": "dedup_keys", "ttl": "ttls", "delay": "delays",
+            "priority": "priorities",
+        }  # fmt: skip
         given = {columns.get(name, name): [one] if name in columns else one for name, one in options.items()}
         return self.publish_many(topic, [value], **given)[0]
 
     def publish_many(
         self, topic: str, values: Any, *, keys: Any = None, headers: Any = None, partition: Any = None, timestamps: Any = None,
-        dedup_keys: Any = None, sync: Any = None,
+        dedup_keys: Any = None, sync: Any = None, ttls: Any = None, delays: Any = None, priorities: Any = None, compression: Any = None,
     ) -> list[Receipt]:  # fmt: skip
         if len(values) == 0:
             no_such_call("publishing nothing")
         with translated():
-            request = pb.PublishRequest(topic=topic, partition=partition)
+            request = pb.PublishRequest(topic=topic, partition=partition, compression=compression)
             if sync is not None:
                 request.sync = SYNCS.get(getattr(sync, "value", sync), pb.SYNC_MODE_UNSPECIFIED)
             nothing = [None] * len(values)
-            for value, key, pairs, moment, dedup in zip(
-                values, keys or nothing, headers or nothing, timestamps or nothing, dedup_keys or nothing, strict=True
-            ):
+            for value, key, pairs, moment, dedup, *options in zip(
+                values, keys or nothing, headers or nothing, timestamps or nothing, dedup_keys or nothing,
+                *(_each(column, len(values)) for column in (ttls, delays, priorities)), strict=True
+            ):  # fmt: skip
                 time_us = None if moment is None else check_moment_us("timestamp", moment)
                 request.messages.add(
                     value=value if isinstance(value, str) else _bytes(value), key=_bytes(key), headers=_pairs(pairs),
-                    timestamp_us=time_us, dedup_key=_bytes(dedup),
+                    timestamp_us=time_us, dedup_key=_bytes(dedup), **_options(*options),
                 )  # fmt: skip
             found = self.stub.Publish(request, timeout=PATIENCE).receipts
         return [Receipt(topic, one.partition, one.offset, one.duplicate) for one in found]
@@ -472,6 +515,7 @@ def _topic(topic: pb.Topic) -> TopicInfo:
     settings = {field.name: value for field, value in topic.settings.ListFields()}
     settings["sync"] = SyncMode(_word(SYNCS, topic.settings.sync))
     settings["retain"] = _word(RETAINS, topic.settings.retain)
+    settings["expired"] = _word(EXPIREDS, topic.settings.expired)
     return TopicInfo(topic.name, bytes.fromhex(topic.id), topic.partitions, TopicSettings(**settings))
 
 

@@ -292,3 +292,31 @@ def test_a_setting_out_of_its_limits_is_refused(setting: Any) -> None:
     for wrong in (setting.least - 1, setting.most + 1, "1", None, True, 1.5):
         with pytest.raises(BadSetting):
             GrpcSettings(**{setting.name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"ttl_ms": 0}, "BAD_ARGUMENT"), ({"ttl_ms": 1 << 63}, "BAD_ARGUMENT"), ({"delay_ms": 1 << 63}, "BAD_ARGUMENT"),
+        ({"deliver_at_us": FAR}, "BAD_ARGUMENT"), ({"priority": pb.PRIORITY_UNSPECIFIED}, "BAD_ARGUMENT"),
+        ({"priority": 9}, "BAD_ARGUMENT"),
+        ({"priority": pb.PRIORITY_HIGH}, "BAD_ARGUMENT"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_options_of_a_message_are_refused(
+    stub: PenstockStub, shared: Running, topic: str, message: dict[str, Any], code: str
+) -> None:
+    """The last one: the topic has no priorities."""
+    request = pb.PublishRequest(topic=topic, messages=[pb.NewMessage(value=b"fine"), pb.NewMessage(value=b"x", **message)])
+    with refused(INVALID, code):
+        stub.Publish(request)
+    assert list(shared.store.read(topic)) == []
+
+
+def test_bad_compression_is_refused(stub: PenstockStub, admin: AdminStub, shared: Running, topic: str) -> None:
+    with refused(INVALID, "BAD_SETTING"):
+        stub.Publish(pb.PublishRequest(topic=topic, messages=[pb.NewMessage(value=b"x")], compression="brotli"))
+    with refused(INVALID, "BAD_SETTING"):
+        admin.CreateTopic(pb.CreateTopicRequest(name="packed", settings=pb.TopicSettings(compression="brotli")))
+    assert list(shared.store.read(topic)) == []

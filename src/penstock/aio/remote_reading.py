@@ -11,7 +11,7 @@ from penstock.client.store import check_topic_name
 from penstock.errors import TopicNotFound
 from penstock.store import reading
 from penstock.topics.message import Message
-from penstock.wire.answers import log_ends, whole
+from penstock.wire.answers import log_ends, topic_ttl_us, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import split_batches
 
@@ -62,7 +62,7 @@ async def messages(
         offset = first
         while offset < last and left > 0:
             asked = {"topic": topic, "partition": number, "offset": offset, "bytes": READ_BYTES}
-            batches = split_batches((await calls.ask(Call.READ, asked)).payload)
+            batches = split_batches((await calls.ask(Call.READ, asked)).payload, topic_ttl_us(fields))
             if not batches:
                 break
             for batch in batches:

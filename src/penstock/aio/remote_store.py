@@ -29,6 +29,7 @@ from penstock.store.staging import Committed
 from penstock.store.store import Retained
 from penstock.topics import publication
 from penstock.topics.encoder import Columns
+from penstock.topics.options import options
 from penstock.topics.receipt import Receipt, Receipts
 from penstock.values import SyncMode
 from penstock.wire import documents
@@ -97,19 +98,21 @@ class AsyncRemoteStore(AsyncStore):
 
     async def _publish(
         self, topic: str, value: bytes | None, *, key: Any = None, headers: Any = None, partition: int | None = None,
-        timestamp: Any = None, dedup_key: str | bytes | None = None, sync: str | SyncMode | None = None,
+        timestamp: Any = None, dedup_key: str | bytes | None = None, sync: str | SyncMode | None = None, ttl: Any = None,
+        delay: Any = None, priority: str | None = None, compression: str | None = None,
     ) -> Receipt:  # fmt: skip
+        chosen = options(ttl, delay, priority, compression)
         target = await self._to_publish(
-            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
         )
         mode = None if sync is None else SyncMode.of(sync)
         if publication.dedup_key_bytes(dedup_key) is not None:
             one = Columns(
                 target, [value], None if key is None else [key], None if headers is None else [headers],
-                None if timestamp is None else [timestamp], [dedup_key],
+                None if timestamp is None else [timestamp], [dedup_key], chosen,
             )  # fmt: skip
             return (await self._publish_once(target, one, partition, mode))[0]
-        batch, key_data = target.encode(value, key, headers, timestamp)
+        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
         number = target.partition_for(key_data, partition)
         return Receipt(topic, number, await self._send(target, number, batch, mode))
 
@@ -118,13 +121,15 @@ class AsyncRemoteStore(AsyncStore):
 
     async def _publish_many(
         self, topic: str, values: Sequence[bytes | None], *, keys: Any = None, headers: Any = None, partition: int | None = None,
-        timestamps: Any = None, dedup_keys: Any = None, sync: str | SyncMode | None = None,
+        timestamps: Any = None, dedup_keys: Any = None, sync: str | SyncMode | None = None, ttls: Any = None, delays: Any = None,
+        priorities: Any = None, compression: str | None = None,
     ) -> Receipts | list[Receipt]:  # fmt: skip
+        chosen = options(ttls, delays, priorities, compression)
         target = await self._to_publish(
-            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync)
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync, chosen)
         )
         mode = None if sync is None else SyncMode.of(sync)
-        messages = Columns(target, values, keys, headers, timestamps, dedup_keys)
+        messages = Columns(target, values, keys, headers, timestamps, dedup_keys, chosen)
         if messages.dedup_keys is not None:
             return await self._publish_once(target, messages, partition, mode)
         if not messages.values:

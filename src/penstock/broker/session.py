@@ -25,10 +25,12 @@ from penstock.arguments import check_whole_number, shown
 from penstock.broker.rights import require
 from penstock.broker.subscription import Subscription
 from penstock.errors import BadArgument, BadBytes, PenstockError, StageNotFound, Unavailable, UsageError
-from penstock.format.batch import EncodedBatch
+from penstock.format.batch import EncodedBatch, is_compressed
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.topics.catalog import check_publishable
+from penstock.topics.encoder import Columns
+from penstock.topics.options import options
 from penstock.values import SyncMode, check_name
 from penstock.volume.tickets import AppendTicket
 from penstock.wire import documents
@@ -344,7 +346,8 @@ class Session:
     def _takes_long(self, frame: Frame, topic: Topic, partition: int) -> bool:
         """Whether a publish may keep the loop waiting."""
         size, log = len(frame.payload), topic.logs[partition]
-        if size > LOOP_BYTES_MAX or not self._store.has_threads:
+        # A compressed batch is inflated to look at it, and may be a large one.
+        if size > LOOP_BYTES_MAX or not self._store.has_threads or is_compressed(frame.payload):
             return True
         if log.always:
             return False
@@ -450,16 +453,19 @@ class Session:
             raise BadBytes("payload", f"has {len(batches)} batches where one is due")
         source = batches[0]
         source.verify()
+        source.check_numbers()
         count = len(source)
-        receipts = topic.publish_many(
+        messages = Columns(
+            topic,
             [_bytes(source.value(index)) for index in range(count)],
             [_bytes(source.key(index)) for index in range(count)],
             [source.headers(index) for index in range(count)],
-            frame.fields.get("partition"),
             [None if time_us is None else _moment(time_us) for time_us in frame.fields.get("times_us") or [None] * count],
             [_bytes(source.dedup_key(index)) for index in range(count)],
-            frame.fields.get("sync"),
+            options(None, None, None, frame.fields.get("compression")),
         )
+        messages.take_from(source)
+        receipts = topic.publish_columns(messages, frame.fields.get("partition"), frame.fields.get("sync"))
         return {"receipts": [[one.partition, one.offset, one.duplicate] for one in receipts]}, []
 
     def _open_producer(self, frame: Frame) -> Answer:
@@ -589,7 +595,10 @@ class Session:
         self._subscriptions[handle] = subscription
         group = consumer._group  # noqa: SLF001
         return {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
-                "partitions": len(group.cursors), "lease": group.lease_s}, []  # fmt: skip
+                "partitions": len(group.cursors), "lease": group.lease_s, "ttl_ms": self._ttl_ms(consumer.topic)}, []  # fmt: skip
+
+    def _ttl_ms(self, topic: str) -> int:
+        return self._store._catalog.get(topic).settings.ttl_ms  # noqa: SLF001
 
     def _subscription(self, handle: Any) -> Subscription:
         found = self._subscriptions.get(handle) if type(handle) is int else None
@@ -711,9 +720,9 @@ class Session:
         if "topics" in frame.fields:
             found = self._store.positions(_texts(frame, "topics"))
             return {"topics": {name: documents.encode_positions(one) for name, one in found.items()}}, []
-        logs = self._topic(frame).logs
-        ends = self._store._volume.ends(logs)  # noqa: SLF001
-        return {"starts": [log.log_start for log in logs], "ends": ends}, []
+        topic = self._topic(frame)
+        ends = self._store._volume.ends(topic.logs)  # noqa: SLF001
+        return {"starts": [log.log_start for log in topic.logs], "ends": ends, "ttl_ms": topic.settings.ttl_ms}, []
 
     def _read(self, frame: Frame) -> Answer:
         topic = self._topic(frame)

@@ -27,6 +27,9 @@ class NewMessage(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] | None = None
     dedup_key: bytes | None = None
     timestamp: dt.datetime | None = None
+    ttl: float | None = None
+    delay: float | dt.datetime | None = None
+    priority: str | None = None
 
 
 # -- printing -------------------------------------------------------------------------------------------------------
@@ -46,8 +49,17 @@ def fields(message: Message) -> dict[str, Any]:
     }  # fmt: skip
     if message.dedup_key is not None:
         found |= to_json("dedup_key", message.dedup_key)
+    found |= {name: moment(when) for name, when in _moments(message)}
+    if message.priority != "low":
+        found["priority"] = message.priority
     attempt = getattr(message, "attempt", None)
     return found if attempt is None else found | {"attempt": attempt}
+
+
+def _moments(message: Message) -> list[tuple[str, dt.datetime]]:
+    """When it expires and when it is due, where it says so."""
+    both = (("expires_at", message.expires_at), ("deliver_at", message.deliver_at))
+    return [(name, when) for name, when in both if when is not None]
 
 
 def receipt_fields(receipt: Receipt) -> dict[str, Any]:
@@ -75,6 +87,9 @@ def _text(message: Message) -> bytes:
     if message.key is not None:
         parts.append(f"key={escape(message.key)}")
     parts += [f"{escape(name.encode())}={escape(value)}" for name, value in message.headers]
+    if message.priority != "low":
+        parts.append(f"({message.priority})")
+    parts += [f"({name.partition('_')[0]} {moment(when)})" for name, when in _moments(message)]
     attempt = getattr(message, "attempt", 1)
     if attempt > 1:
         parts.append(f"(delivery {attempt})")
@@ -108,7 +123,10 @@ def parse(line: bytes) -> NewMessage:
         from_json("key", found),
         _headers(found.get("headers") or []) or None,
         from_json("dedup_key", found),
-        _timestamp(found.get("timestamp")),
+        _moment("timestamp", found.get("timestamp")),
+        found.get("ttl"),
+        found.get("delay") if found.get("deliver_at") is None else _moment("deliver_at", found["deliver_at"]),
+        found.get("priority"),
     )
 
 
@@ -128,7 +146,7 @@ def _headers(found: object) -> tuple[tuple[str, bytes], ...]:
     return tuple(headers)
 
 
-def _timestamp(found: object) -> dt.datetime | None:
+def _moment(name: str, found: object) -> dt.datetime | None:
     if found is None:
         return None
     try:
@@ -136,5 +154,5 @@ def _timestamp(found: object) -> dt.datetime | None:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        raise UsageError("timestamp must be a time with its zone, like 2026-01-31T08:00:00Z")
+        raise UsageError(f"{name} must be a time with its zone, like 2026-01-31T08:00:00Z")
     return time

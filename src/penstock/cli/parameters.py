@@ -32,6 +32,22 @@ def duration(value: str) -> float:
     return seconds
 
 
+def delay(value: str) -> float | dt.datetime:
+    """When something is due: after a length of time, or at a time."""
+    seconds = seconds_of(value)
+    if seconds is not None:
+        return seconds
+    try:
+        moment = dt.datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is neither a length of time, like 10m, nor a time, like 2026-01-31T08:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        raise click.BadParameter(f"{value!r} has no time zone: add Z for UTC, or +02:00")
+    return moment
+
+
 def size(value: str) -> int:
     """A number of bytes, with a unit or without."""
     found = _NUMBER.fullmatch(value)

@@ -18,6 +18,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.values import BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.store.store import Store
@@ -35,6 +36,7 @@ MESSAGE_OVERHEAD_BYTES = 32
     epilog=parameters.examples(
         "penstock publish data orders 'one order' 'and another' --key ada",
         "penstock publish data orders --header source=web --dedup-key order-17 'the order'",
+        "penstock publish data orders --delay 10m --ttl 1d 'call back'",
         "penstock publish data lines --batch 1000 < access.log",
         "penstock publish data pictures --file cat.png",
         "penstock read data orders --json | penstock publish copy orders --format json",
@@ -49,6 +51,14 @@ MESSAGE_OVERHEAD_BYTES = 32
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header. May be given several times.")
 @click.option("--partition", type=click.IntRange(min=0), metavar="NUMBER", help="Put them into this partition.")
 @click.option("--dedup-key", help="Store the message only if none with this key was stored lately. For one message.")
+@click.option("--ttl", type=parameters.duration, help="How long the messages live from when they are stored.")
+@click.option(
+    "--delay", type=parameters.delay, help="Groups are not given them before: so long after they are stored, or a time."
+)
+@click.option(
+    "--priority", type=click.Choice(["low", "medium", "high"]), help="How urgent they are, in a topic with priorities."
+)
+@click.option("--compression", metavar="NAME", help="Instead of the topic's: none, gzip, zstd, lz4, or with a level gzip:9.")
 @click.option("--format", "form", type=click.Choice(["value", "escaped", "json"]), default="value", show_default=True,
               help="How values are written: as they are, with escapes, or as the JSON that consume and read print.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, BATCH_MESSAGES_MAX), default=1, show_default=True, metavar="COUNT",
@@ -70,7 +80,7 @@ def publish(*, target: str, topic: str, as_json: bool, quiet: bool, no_create: b
     ):
         try:
             for part in _batches(source.messages, batch):
-                show.add(_publish(store, topic, part, given["partition"]))
+                show.add(_publish(store, topic, part, given["partition"], given["compression"]))
                 move(show.count if source.tell is None else source.tell())
                 interrupts.check()
         except (PenstockError, OSError, output.ReaderGone, interrupts.Interrupted):
@@ -80,11 +90,14 @@ def publish(*, target: str, topic: str, as_json: bool, quiet: bool, no_create: b
         show.end(topic)
 
 
-def _publish(store: Store, topic: str, part: list[NewMessage], partition: int | None) -> Sequence[Receipt]:
+def _publish(
+    store: Store, topic: str, part: list[NewMessage], partition: int | None, compression: str | None
+) -> Sequence[Receipt]:
     if len(part) == 1:
         one = part[0]
         receipt = store.publish(
-            topic, one.value, key=one.key, headers=one.headers, partition=partition, timestamp=one.timestamp, dedup_key=one.dedup_key
+            topic, one.value, key=one.key, headers=one.headers, partition=partition, timestamp=one.timestamp, dedup_key=one.dedup_key,
+            ttl=one.ttl, delay=one.delay, priority=one.priority, compression=compression,
         )  # fmt: skip
         return [receipt]
 
@@ -94,7 +107,8 @@ def _publish(store: Store, topic: str, part: list[NewMessage], partition: int | 
 
     return store.publish_many(
         topic, [one.value for one in part], keys=column("key"), headers=column("headers"), partition=partition,
-        timestamps=column("timestamp"), dedup_keys=column("dedup_key"),
+        timestamps=column("timestamp"), dedup_keys=column("dedup_key"), ttls=column("ttl"), delays=column("delay"),
+        priorities=column("priority"), compression=compression,
     )  # fmt: skip
 
 
@@ -149,7 +163,7 @@ class _Source(NamedTuple):
 
 def _input(
     *, values: tuple[str, ...], files: tuple[str, ...], key: str | None, headers: tuple[str, ...], dedup_key: str | None,
-    form: str, **_: Any,
+    form: str, ttl: float | None, delay: float | dt.datetime | None, priority: str | None, **_: Any,
 ) -> _Source:  # fmt: skip
     """What the arguments say. Raises `UsageError`."""
     if values and files:
@@ -160,7 +174,7 @@ def _input(
         raise UsageError("--file takes the bytes of a file as they are; for lines of JSON write: --format json < FILE")
     default = NewMessage(
         None, None if key is None else _bytes(key, form), tuple(_header(one, form) for one in headers) or None,
-        None if dedup_key is None else _bytes(dedup_key, form),
+        None if dedup_key is None else _bytes(dedup_key, form), None, ttl, delay, priority,
     )  # fmt: skip
     if files:
         return _Source((default._replace(value=_whole(path)) for path in files), len(files))
@@ -237,6 +251,9 @@ def _message(data: bytes, form: str, default: NewMessage, where: str) -> NewMess
         key=default.key if found.key is None else found.key,
         headers=found.headers or default.headers,
         dedup_key=default.dedup_key if found.dedup_key is None else found.dedup_key,
+        ttl=default.ttl if found.ttl is None else found.ttl,
+        delay=default.delay if found.delay is None else found.delay,
+        priority=default.priority if found.priority is None else found.priority,
     )
 
 

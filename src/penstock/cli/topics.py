@@ -52,6 +52,7 @@ def describe(*, target: str, topic: str, as_json: bool) -> None:
     epilog=parameters.examples(
         "penstock topics create data orders --partitions 4",
         "penstock topics create data metrics --sync interval --retention-age 1d --segment-bytes 16MiB",
+        "penstock topics create data jobs --priorities --ttl 1h --expired dead_letter --compression zstd",
         "penstock topics create data raw --set coalesce_below_bytes=0",
     )
 )
@@ -67,6 +68,12 @@ def describe(*, target: str, topic: str, as_json: bool) -> None:
 @click.option("--retain", type=click.Choice(["until_acked", "always"]), help="Whether retention waits for groups.")
 @click.option("--retention-age", type=parameters.duration, help="Older segments are removed; 0 = no limit.")
 @click.option("--retention-bytes", type=parameters.size, help="The oldest segments above this size are removed; 0 = no limit.")
+@click.option("--priorities", is_flag=True, help="Messages may have a priority: low, medium or high.")
+@click.option("--ttl", type=parameters.duration, help="How long messages live that do not say it themselves.")
+@click.option(
+    "--expired", type=click.Choice(["drop", "dead_letter"]), help="What becomes of messages that expired undelivered."
+)
+@click.option("--compression", metavar="NAME", help="Of what is stored: none, gzip, zstd, lz4, or with a level gzip:9.")
 @click.option("--set", "others", metavar="NAME=NUMBER", multiple=True, shell_complete=parameters.complete_setting,
               help="Any other setting of a topic, by its name.")  # fmt: skip
 @parameters.json_output

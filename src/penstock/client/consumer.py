@@ -28,7 +28,7 @@ from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
-from penstock.wire.answers import text, whole
+from penstock.wire.answers import text, topic_ttl_us, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import decode_deliveries
 from penstock.wire.failures import decode_error
@@ -96,6 +96,7 @@ class RemoteConsumer:
         self.ordered = bool(fields.get("ordered"))
         self._partitions = whole(fields, "partitions")
         self._fresh_s = 0.0 if self.ordered else _seconds(fields.get("lease")) / 2
+        self.ttl_us = topic_ttl_us(fields)
         self._connection.on_push(self._handle, self._pushed)
 
     def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
@@ -239,7 +240,7 @@ class RemoteConsumer:
     def decode(self, frame: Frame, generation: int, fresh_until: float = 0.0) -> list[RemoteDelivery]:
         """The messages that a frame delivers to it."""
         return decode_deliveries(
-            frame.fields.get("lots"), frame.payload, partial(RemoteDelivery, self, generation, fresh_until)
+            frame.fields.get("lots"), frame.payload, partial(RemoteDelivery, self, generation, fresh_until), self.ttl_us
         )
 
     async def take_in_loop(self, count: int) -> list[RemoteDelivery]:

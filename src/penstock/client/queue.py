@@ -20,19 +20,21 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.arguments import check_wait, check_whole_number
 from penstock.client.address import is_url
 from penstock.client.opening import open_store
 from penstock.errors import BadArgument, Closed, TopicNotFound
+from penstock.topics.options import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.groups.delivery import Delivery
     from penstock.store.store import Store
+    from penstock.topics.options import Options
 
 NAME = "queue"
 """The topic of a queue that was given no name."""
@@ -52,11 +54,12 @@ class Queue:
     from many threads.
 
     *maxsize* bounds the items that wait: `put` then blocks. An item that was nacked *max_deliveries* times, see `task_failed`, becomes
-    a dead letter of the queue's topic. *sync* is the topic's mode, if this makes the topic.
+    a dead letter of the queue's topic. *sync* is the topic's mode, and *priorities* lets items have one, if this makes the topic.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, name: str | None = None, maxsize: int = 0, max_deliveries: int = 5, sync: str | None = None
+        self, path: str | os.PathLike[str], *, name: str | None = None, maxsize: int = 0, max_deliveries: int = 5, sync: str | None = None,
+        priorities: bool = False,
     ) -> None:  # fmt: skip
         self.maxsize = check_whole_number("maxsize", maxsize, 0, 1 << 62)
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
@@ -69,7 +72,7 @@ class Queue:
             try:
                 self._store.topic(self._topic)
             except TopicNotFound:
-                self._store.create_topic(self._topic, sync=sync)
+                self._store.create_topic(self._topic, sync=sync, priorities=priorities)
             self._consumer = self._store.subscribe(
                 self._topic, GROUP, prefetch=1_000_000, prefetch_bytes=1 << 40, max_deliveries=max_deliveries,
                 lease=REMOTE_LEASE_SECONDS if self._is_remote else None,
@@ -88,27 +91,36 @@ class Queue:
 
     # -- putting ----------------------------------------------------------------------------------------------------
 
-    def put(self, item: bytes, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002 - as in queue.Queue
-        """Add *item*; durable when it returns. Raises `queue.Full` if there is no room (in time)."""
-        self._put([item], block=block, timeout=timeout)
+    def put(
+        self, item: bytes, block: bool = True, timeout: float | None = None, *, ttl: Any = None, delay: Any = None,  # noqa: FBT001, FBT002 - as in queue.Queue
+        priority: str | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Add *item*; durable when it returns. Raises `queue.Full` if there is no room (in time).
+
+        *ttl*, *delay* and *priority* are those of `Store.publish`; an item that is not due yet takes a place too.
+        """
+        self._put([item], options(ttl, delay, priority, None), block=block, timeout=timeout)
 
     def put_nowait(self, item: bytes) -> None:
         """Add *item* or raise `queue.Full`."""
         self.put(item, block=False)
 
-    def put_many(self, items: Iterable[bytes], timeout: float | None = None) -> None:
-        """Add several items at once: all of them or none."""
+    def put_many(
+        self, items: Iterable[bytes], timeout: float | None = None, *, ttl: Any = None, delay: Any = None, priority: str | None = None
+    ) -> None:  # fmt: skip
+        """Add several items at once, all with the same options: all of them or none."""
         chosen = list(items)
         if chosen:
-            self._put(chosen, block=True, timeout=timeout)
+            self._put(chosen, options(ttl, delay, priority, None), block=True, timeout=timeout)
 
-    def _put(self, items: list[bytes], *, block: bool, timeout: float | None) -> None:
+    def _put(self, items: list[bytes], chosen: Options | None, *, block: bool, timeout: float | None) -> None:
         wait_s = check_wait("timeout", timeout) if block else 0.0
         for item in items:
             if item is None:
                 raise BadArgument("item", "None", "must be bytes")
         if not self.maxsize:
-            self._publish(items)
+            self._publish(items, chosen)
             return
         end = None if wait_s is None else time.monotonic() + wait_s
         with self._changed:
@@ -121,7 +133,7 @@ class Queue:
             # Its place is taken before it is there, so that nobody else takes it while this one waits for the disk.
             self._reserved += len(items)
         try:
-            self._publish(items)
+            self._publish(items, chosen)
         finally:
             with self._changed:
                 self._reserved -= len(items)
@@ -137,8 +149,11 @@ class Queue:
         self._changed.wait(left)
         return True
 
-    def _publish(self, items: list[bytes]) -> None:
-        if len(items) == 1:
+    def _publish(self, items: list[bytes], chosen: Options | None) -> None:
+        if chosen is not None:
+            given: Any = {"ttls": chosen.ttl, "delays": chosen.delay, "priorities": chosen.priority}
+            self._store.publish_many(self._topic, items, **given)
+        elif len(items) == 1:
             self._store.publish(self._topic, items[0])
         else:
             self._store.publish_many(self._topic, items)

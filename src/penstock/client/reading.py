@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.wire.answers import log_ends, whole
+from penstock.wire.answers import log_ends, topic_ttl_us, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import split_batches
 
@@ -18,17 +18,20 @@ READ_BYTES = 1024 * 1024
 class RemoteLog:
     """One partition, as `store/reading.py` wants it; start and end are those of the moment it was made."""
 
-    def __init__(self, connection: Connection, topic: str, partition: int, log_start: int, committed_end: int) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, partition: int, log_start: int, committed_end: int, ttl_us: int
+    ) -> None:
         self._connection = connection
         self._topic = topic
         self._partition = partition
         self.log_start = log_start
         self.committed_end = committed_end
+        self._ttl_us = ttl_us
 
     def read(self, offset: int, bytes_max: int = READ_BYTES) -> list[Batch]:
         """Committed batches from the one that holds *offset* on. Raises `OffsetOutOfRange`, `Corrupt`."""
         fields = {"topic": self._topic, "partition": self._partition, "offset": offset, "bytes": bytes_max}
-        batches = split_batches(self._connection.call(Call.READ, fields).payload)
+        batches = split_batches(self._connection.call(Call.READ, fields).payload, self._ttl_us)
         for batch in batches:
             batch.verify()
         return batches
@@ -42,4 +45,7 @@ class RemoteLog:
 def remote_logs(connection: Connection, topic: str) -> list[RemoteLog]:
     """All partitions of *topic*, at one moment. Raises `TopicNotFound`."""
     fields = connection.call(Call.POSITIONS, {"topic": topic}).fields
-    return [RemoteLog(connection, topic, partition, start, end) for partition, (start, end) in enumerate(log_ends(fields))]
+    ttl_us = topic_ttl_us(fields)
+    return [
+        RemoteLog(connection, topic, partition, start, end, ttl_us) for partition, (start, end) in enumerate(log_ends(fields))
+    ]

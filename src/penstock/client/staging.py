@@ -9,6 +9,7 @@ from penstock.client.connection import ConnectionLost
 from penstock.errors import PenstockError, Unavailable, UsageError
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
+from penstock.topics.options import options
 from penstock.wire.answers import text
 from penstock.wire.calls import Call
 
@@ -44,19 +45,23 @@ class RemoteStage:
             raise Unavailable("the connection was lost, and the stage with it; begin another one") from None
 
     def publish(self, topic: str, value: object, *, key: object = None, headers: object = None, partition: object = None,
-                timestamp: object = None) -> None:  # fmt: skip
+                timestamp: object = None, ttl: object = None, delay: object = None, priority: object = None,
+                compression: object = None) -> None:  # fmt: skip
         """Publish a message when the stage is committed."""
         self._check()
-        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp))
-        batch, key_data = target.encode(value, key, headers, timestamp)
+        chosen = options(ttl, delay, priority, compression)
+        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp, None, chosen))
+        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
         self._add(target.name, target.partition_for(key_data, partition), batch)
 
     def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
-                     timestamps: object = None) -> None:  # fmt: skip
+                     timestamps: object = None, ttls: object = None, delays: object = None, priorities: object = None,
+                     compression: object = None) -> None:  # fmt: skip
         """Publish messages when the stage is committed."""
         self._check()
-        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None))
-        columns = Columns(target, values, keys, headers, timestamps, None)
+        chosen = options(ttls, delays, priorities, compression)
+        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None, chosen))
+        columns = Columns(target, values, keys, headers, timestamps, None, chosen)
         if columns.values:
             for number, _, batch in columns.split(partition):
                 self._add(target.name, number, batch)

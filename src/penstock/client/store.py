@@ -31,6 +31,7 @@ from penstock.store.worker import STOP_SECONDS, Worker, Workers
 from penstock.topics import publication
 from penstock.topics.catalog import check_publishable
 from penstock.topics.encoder import Columns, MessageEncoder
+from penstock.topics.options import compression_of, options
 from penstock.topics.receipt import Receipt, Receipts
 from penstock.values import SyncMode, check_name
 from penstock.wire import documents
@@ -51,9 +52,7 @@ if TYPE_CHECKING:
 
 KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
-
-
-_SECONDS_SETTINGS = ("segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry")
+_SECONDS_OF_TOPIC = {"segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry", "ttl"}
 
 
 class RemoteStore:
@@ -81,7 +80,7 @@ class RemoteStore:
         self._check_open()
         check_publishable(name)
         given = {
-            key: check_seconds(key, value, 0, 1e9) if key in _SECONDS_SETTINGS else value
+            key: check_seconds(key, value, 0, 1e9) if key in _SECONDS_OF_TOPIC else value
             for key, value in settings.items()
             if value is not None or key == "partitions"
         }
@@ -161,20 +160,25 @@ class RemoteStore:
         timestamp: Any = None,
         dedup_key: str | bytes | None = None,
         sync: str | SyncMode | None = None,
+        ttl: Any = None,
+        delay: Any = None,
+        priority: str | None = None,
+        compression: str | None = None,
     ) -> Receipt:
         """Store one message and return where it lies. See `Store.publish`."""
+        chosen = options(ttl, delay, priority, compression)
         target = self._to_publish(
-            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
         )
         mode = None if sync is None else SyncMode.of(sync)
         dedup = publication.dedup_key_bytes(dedup_key)
         if dedup is not None:
             columns = Columns(
                 target, [value], None if key is None else [key], None if headers is None else [headers],
-                None if timestamp is None else [timestamp], [dedup],
+                None if timestamp is None else [timestamp], [dedup], chosen,
             )  # fmt: skip
             return self._publish_once(target, columns, partition, mode)[0]
-        batch, key_data = target.encode(value, key, headers, timestamp)
+        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
         number = target.partition_for(key_data, partition)
         first, duplicate = self._send(target, number, batch, mode)
         return Receipt(topic, number, first, duplicate)
@@ -198,13 +202,18 @@ class RemoteStore:
         timestamps: Any = None,
         dedup_keys: Any = None,
         sync: str | SyncMode | None = None,
+        ttls: Any = None,
+        delays: Any = None,
+        priorities: Any = None,
+        compression: str | None = None,
     ) -> Receipts | list[Receipt]:
         """Store several messages, all of each partition or none of them. See `Store.publish_many`."""
+        chosen = options(ttls, delays, priorities, compression)
         target = self._to_publish(
-            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync)
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync, chosen)
         )
         mode = None if sync is None else SyncMode.of(sync)
-        messages = Columns(target, values, keys, headers, timestamps, dedup_keys)
+        messages = Columns(target, values, keys, headers, timestamps, dedup_keys, chosen)
         if messages.dedup_keys is not None:
             return self._publish_once(target, messages, partition, mode)
         if not messages.values:
@@ -237,6 +246,8 @@ class RemoteStore:
         fields = {
             "topic": target.name, "partition": partition, "sync": None if mode is None else mode.value, "times_us": messages.times_us
         }  # fmt: skip
+        if (messages.codec, messages.level) != (target.codec, target.level):
+            fields["compression"] = compression_of(messages.codec, messages.level)
         every_key = messages.dedup_keys is not None and all(key is not None for key in messages.dedup_keys)
         return fields, [batch.data], every_key
 
@@ -250,12 +261,13 @@ class RemoteStore:
         max_pending: int = 100_000,
         when_full: str = "block",
         name: str | None = None,
+        compression: str | None = None,
     ) -> Producer:
         """A producer that gathers messages into batches. See `Store.producer`."""
-        options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name)
+        checked = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name, compression)
         target = self._to_publish(topic, lambda _: None)
         producer = Producer(
-            RemoteOutlet(self._connection, target, options.name), self._producers.discard, options, background=True
+            RemoteOutlet(self._connection, target, checked.name), self._producers.discard, checked, background=True
         )
         self._producers.add(producer)
         return producer

@@ -10,6 +10,7 @@ from penstock.client.consumer import ranges_of
 from penstock.client.delivery import RemoteDelivery
 from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, PenstockError, UsageError
 from penstock.topics.encoder import Columns, MessageEncoder
+from penstock.topics.options import options
 from penstock.topics.receipt import Receipt
 from penstock.wire.answers import numbers
 from penstock.wire.calls import Call
@@ -39,19 +40,23 @@ class RemoteTransaction:
         self.receipts: list[Receipt] = []
 
     def publish(self, topic: str, value: object, *, key: object = None, headers: object = None, partition: object = None,
-                timestamp: object = None) -> None:  # fmt: skip
+                timestamp: object = None, ttl: object = None, delay: object = None, priority: object = None,
+                compression: object = None) -> None:  # fmt: skip
         """Publish a message when the transaction commits."""
         self._check()
-        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp))
-        batch, key_data = target.encode(value, key, headers, timestamp)
+        chosen = options(ttl, delay, priority, compression)
+        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp, None, chosen))
+        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
         self._batches.append((target, target.partition_for(key_data, partition), batch))
 
     def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
-                     timestamps: object = None) -> None:  # fmt: skip
+                     timestamps: object = None, ttls: object = None, delays: object = None, priorities: object = None,
+                     compression: object = None) -> None:  # fmt: skip
         """Publish messages when the transaction commits."""
         self._check()
-        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None))
-        columns = Columns(target, values, keys, headers, timestamps, None)
+        chosen = options(ttls, delays, priorities, compression)
+        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None, chosen))
+        columns = Columns(target, values, keys, headers, timestamps, None, chosen)
         if columns.values:
             self._batches += [(target, number, batch) for number, _, batch in columns.split(partition)]
 

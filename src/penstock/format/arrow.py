@@ -182,8 +182,7 @@ def _times(pa: Any, batch: Batch, whole: Any, column: int) -> Any:
     base = batch.header.append_time_us
     if not c.TIME_MIN <= entry.min + base <= entry.max + base <= c.TIME_MAX:
         # Beyond the last moment there is: read one by one, which stops there.
-        read = batch.expires_us if column == c.EXPIRES else batch.deliver_us
-        return pa.array([read(index) for index in range(count)], pa.int64()).cast(moment)
+        return pa.array([batch.moment(column, index) for index in range(count)], pa.int64()).cast(moment)
     numbers = pa.Array.from_buffers(pa.int64(), count, buffers)
     return pa.compute.add(numbers, pa.scalar(batch.header.append_time_us, pa.int64())).cast(moment)
 
@@ -219,6 +218,11 @@ def _priority(pa: Any, batch: Batch, whole: Any) -> Any:
 
 
 def _expires_at(pa: Any, batch: Batch, whole: Any) -> Any:
+    entry = batch.entry(c.EXPIRES)
+    if batch.ttl_us and (entry is None or entry.flags & c.HAS_NULLS):
+        # Some or all of them expire by the topic's ttl.
+        times = [batch.expires_us(index) for index in range(batch.header.count)]
+        return pa.array(times, pa.int64()).cast(_types()["timestamp"])
     return _times(pa, batch, whole, c.EXPIRES)
 
 

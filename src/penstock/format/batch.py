@@ -109,6 +109,19 @@ class EncodedBatch:
         return EncodedBatch(found, header_bytes, self.count, self.offset_span)
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it has values that are not compressed, and no other column."""
+        data = self.data
+        return data[13] == 1 and not data[self.header_bytes - c.ENTRY.size + 1]
+
+    @property
+    def raw_bytes(self) -> int:
+        """How long its columns are when they are inflated."""
+        columns, at = self.data[13], self.header_bytes
+        first = at - columns * c.ENTRY.size
+        return sum([max(entry[5], entry[6]) for entry in c.ENTRY.iter_unpack(memoryview(self.data)[first:at])])
+
+    @property
     def producer(self) -> Producer | None:
         """Who published the batch, if it says so."""
         if not self.data[14] & FLAG_PRODUCER:
@@ -177,6 +190,14 @@ def _is_single(data: Buffer) -> bool:
         and not zero and not minimum and not maximum and not first
         and crc32c(view[8:expected]) == header_crc and crc32c(view[expected:]) == crc
     )  # fmt: skip
+
+
+def is_compressed(data: Buffer) -> bool:
+    """Whether a column of the batch in *data*, which nobody has checked yet, claims to be compressed."""
+    if len(data) < FIXED_BYTES:
+        return False
+    end: int = _U32.unpack_from(data, 8)[0]
+    return any(memoryview(data)[max(0, end - data[13] * c.ENTRY.size) + 1 : end : c.ENTRY.size])
 
 
 def encode_single(value: bytes) -> EncodedBatch:
@@ -342,7 +363,7 @@ class Batch:
         UnsupportedFormat: a newer version wrote it.
     """
 
-    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header")
+    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header", "ttl_us")
 
     def __init__(self, buffer: Buffer, position: int = 0, header: BatchHeader | None = None) -> None:
         view = memoryview(buffer)
@@ -365,6 +386,8 @@ class Batch:
         self._columns: dict[int, Any] = {}
         self._runs: list[c.Run] | None = None
         self._arrow: Any = None
+        self.ttl_us = 0
+        """How long messages live that do not say it themselves, 0 for ever: of the topic, set by whoever reads its log."""
 
     def __len__(self) -> int:
         return self.header.count
@@ -440,6 +463,25 @@ class Batch:
                 self.runs()
         except BadColumn as error:
             raise BadBytes("batch", str(error)) from None
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a column of it is."""
+        return any(entry.codec for entry in self._entries.values())
+
+    def check_numbers(self) -> None:
+        """Check that expires, deliver and priority lie within the bounds that the directory tells, exactly. Raises `BadBytes`."""
+        for column in (c.EXPIRES, c.DELIVER, c.PRIORITY):
+            view: c.NumberColumn | None = self._column(column)
+            if view is None:
+                continue
+            numbers = view.numbers
+            known = (
+                numbers if view.validity is None else [one for at, one in enumerate(numbers) if c.is_valid(view.validity, at)]
+            )
+            entry = self._entries[column]
+            if (entry.min, entry.max) != ((min(known), max(known)) if len(known) else (0, 0)):
+                raise BadBytes(f"{c.NAMES[column]} column", "its bounds are not those of its numbers")
 
     def check_tables(self) -> None:
         """
@@ -551,14 +593,18 @@ class Batch:
         return 0
 
     def expires_us(self, index: int) -> int | None:
-        """When message *index* expires, None for never."""
-        return self._moment(c.EXPIRES, index)
+        """When message *index* expires: as its publisher said, else by the topic's `ttl_us`; None for never."""
+        moment = self.moment(c.EXPIRES, index)
+        if moment is None and self.ttl_us:
+            return min(self.append_time_us(index) + self.ttl_us, c.TIME_MAX)
+        return moment
 
     def deliver_us(self, index: int) -> int | None:
         """Before when message *index* is not to be delivered, None for at once."""
-        return self._moment(c.DELIVER, index)
+        return self.moment(c.DELIVER, index)
 
-    def _moment(self, column: int, index: int) -> int | None:
+    def moment(self, column: int, index: int) -> int | None:
+        """What the expires or deliver column says of message *index*, as a time; None where it says nothing."""
         view = self._column(column)
         if view is None:
             return None
@@ -568,6 +614,49 @@ class Batch:
         if not view.flags & c.RELATIVE:
             return int(moment)
         return min(max(int(moment) + self.header.append_time_us, c.TIME_MIN), c.TIME_MAX)
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether some of it may expire, or is not to be delivered at once."""
+        return c.EXPIRES in self._entries or c.DELIVER in self._entries
+
+    def moments(self, column: int, start: int, stop: int) -> list[int | None]:
+        """`expires_us` or `deliver_us` of messages [start, stop); *column* says which, and is there."""
+        view: c.NumberColumn = self._column(column)
+        base = self.header.append_time_us if view.flags & c.RELATIVE else 0
+        found: list[int | None] = [
+            min(max(number + base, c.TIME_MIN), c.TIME_MAX) for number in view.numbers[start:stop].tolist()
+        ]
+        if view.validity is not None:
+            validity = view.validity
+            found = [one if c.is_valid(validity, start + at) else None for at, one in enumerate(found)]
+        return found
+
+    def moment_span(self, column: int) -> tuple[int, int, bool] | None:
+        """The earliest and the latest of `moments`, and whether some messages have none; None if the batch has no such column."""
+        entry = self._entries.get(column)
+        if entry is None:
+            return None
+        base = self.header.append_time_us if entry.flags & c.RELATIVE else 0
+        return entry.min + base, entry.max + base, bool(entry.flags & c.HAS_NULLS)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether its messages were appended at different times."""
+        return bool(self.header.compatible & COMPATIBLE_APPEND_TIMES) or c.RUNS in self._entries
+
+    def append_time_span(self) -> tuple[int, int]:
+        """When the earliest and the latest of its messages was appended."""
+        if self.header.compatible & COMPATIBLE_APPEND_TIMES:
+            entry = self._entries[c.TIME]
+            return entry.min, entry.max
+        times = [run.append_time_us for run in self.runs()] if c.RUNS in self._entries else [self.header.append_time_us]
+        return min(times), max(times)
+
+    def priorities(self) -> bytes | None:
+        """The priority of each message, a byte each; None if all are low."""
+        view = self._column(c.PRIORITY)
+        return None if view is None or not self._entries[c.PRIORITY].max else bytes(view.numbers)
 
     def priority(self, index: int) -> int:
         """The priority of message *index*: 0 is low, the default."""

@@ -13,6 +13,7 @@ import zlib
 from typing import Any
 
 from penstock.errors import BadBytes, BadSetting, UnsupportedFormat
+from penstock.values import compression_text
 
 BLOCK_BYTES = 256 * 1024
 COMPRESS_FROM_BYTES = 1024
@@ -36,19 +37,19 @@ ZSTD_LEVEL_DEFAULT = 3
 
 def parse_compression(text: str | None) -> tuple[Codec, int | None]:
     """Turn a setting such as ``"zstd"`` or ``"gzip:9"`` into a codec and a level."""
-    if text is None:
-        return Codec.NONE, None
-    name, _, level_text = text.partition(":")
-    try:
-        codec = Codec[name.upper()]
-    except KeyError:
-        raise BadSetting("compression", text, "use none, gzip, zstd or lz4, with a level as in gzip:9") from None
-    if not level_text:
-        return codec, None
-    most = {Codec.GZIP: 9, Codec.ZSTD: 19}.get(codec, 0)
-    if not level_text.isdecimal() or not 1 <= int(level_text) <= most:
-        raise BadSetting("compression", text, f"the level must be a number from 1 to {most}" if most else "it takes no level")
-    return codec, int(level_text)
+    name, _, level = compression_text(text).partition(":")
+    return Codec[name.upper()], int(level) if level else None
+
+
+def is_writable(codec: Codec) -> bool:
+    """Whether the library of *codec* is installed."""
+    return not ((codec is Codec.ZSTD and _zstandard() is None) or (codec is Codec.LZ4 and _lz4_block() is None))
+
+
+def check_writable(codec: Codec) -> None:
+    """Raise `BadSetting` when the library of *codec* is not installed."""
+    if not is_writable(codec):
+        raise _missing_for_writing(codec)
 
 
 def _zstandard() -> Any:

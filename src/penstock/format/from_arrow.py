@@ -73,17 +73,17 @@ def sizes(columns: dict[str, Any]) -> Any:
     return total
 
 
-def encode(columns: dict[str, Any]) -> EncodedBatch:
+def encode(columns: dict[str, Any], codec: Codec = Codec.NONE, level: int | None = None) -> EncodedBatch:
     """A batch of columns as `prepare` gives them. Raises `BadColumn`, `BatchTooLarge`, `MessageTooLarge`."""
     pa = library()
     count = len(columns["value"])
     if not count:
         raise BadColumn("value", "a batch has at least one message")
-    parts = [_binary(pa, c.VALUE, columns["value"])]
+    parts = [_binary(pa, c.VALUE, columns["value"], codec, level)]
     if "key" in columns:
-        parts.append(_binary(pa, c.KEY, columns["key"]))
+        parts.append(_binary(pa, c.KEY, columns["key"], codec, level))
     if "headers" in columns:
-        parts.append(_headers(pa, columns["headers"]))
+        parts.append(_headers(pa, columns["headers"], codec, level))
     parts += [_times(pa, columns[name], column) for name, column in _TIMES.items() if name in columns]
     if "priority" in columns:
         parts.append(_priority(columns["priority"]))
@@ -115,10 +115,10 @@ def _strings(pa: Any, array: Any) -> tuple[bytes, memoryview]:
     return bytes(found), memoryview(b"") if data is None else memoryview(data)[first:last]
 
 
-def _binary(pa: Any, column: int, array: Any) -> c.EncodedColumn:
+def _binary(pa: Any, column: int, array: Any, codec: Codec, level: int | None) -> c.EncodedColumn:
     flags, validity = _validity(pa, array)
     table, data = _strings(pa, array)
-    return c.binary_from_parts(column, flags, validity, table, data, Codec.NONE, None)  # type: ignore[arg-type]  # bytes-like
+    return c.binary_from_parts(column, flags, validity, table, data, codec, level)  # type: ignore[arg-type]  # bytes-like
 
 
 def _pairs(array: Any) -> tuple[Any, Any, Any]:
@@ -139,7 +139,7 @@ def _running(pa: Any, numbers: Any, kind: Any) -> Any:
     return pa.concat_arrays([pa.array([0], kind), pa.compute.cumulative_sum(numbers.cast(kind))])
 
 
-def _headers(pa: Any, array: Any) -> c.EncodedColumn:
+def _headers(pa: Any, array: Any, codec: Codec, level: int | None) -> c.EncodedColumn:
     compute = pa.compute
     counts, names, values = _pairs(array)
     most = compute.max(counts).as_py() or 0
@@ -152,7 +152,7 @@ def _headers(pa: Any, array: Any) -> c.EncodedColumn:
     name_table, name_data = _strings(pa, names)
     value_table, value_data = _strings(pa, values)
     tables = [bytes(lists.buffers()[1])[: len(lists) * 4], name_table, value_table]
-    return c.headers_from_parts(tables, bytes(name_data), bytes(value_data), Codec.NONE, None)
+    return c.headers_from_parts(tables, bytes(name_data), bytes(value_data), codec, level)
 
 
 def _prepare_priority(pa: Any, array: Any) -> Any:

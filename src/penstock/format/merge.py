@@ -34,7 +34,7 @@ def cut(batch: Batch, start: int, stop: int) -> EncodedBatch:
     Times that were relative stay relative, so the cut batch must be stamped with the append time of its source.
     """
     parts: list[Part] = [(batch, start, stop)]
-    encoded = _join_columns(parts, _codec_of([batch]), absolute=False)
+    encoded = _join_columns(parts, _codec_of([batch]), None, absolute=False)
     first = batch.offset(start)
     span = batch.offset(stop - 1) + 1 - first
     if span != stop - start:
@@ -47,17 +47,20 @@ def cut(batch: Batch, start: int, stop: int) -> EncodedBatch:
     return result
 
 
-def merge(batches: Sequence[Batch]) -> EncodedBatch:
+def merge(batches: Sequence[Batch], codec: Codec = Codec.NONE, level: int | None = None) -> EncodedBatch:
     """
     One batch with all messages of *batches*, which follow each other in one log and have the same schema.
 
-    The caller stamps it with the first offset of the first, the append time of the first and the max time of the last.
+    The caller stamps it with the first offset of the first, the append time of the first and the max time of the last. Without a
+    *codec* it is compressed if one of them is.
     """
     parts: list[Part] = [(batch, 0, batch.header.count) for batch in batches]
     count = sum(batch.header.count for batch in batches)
     first = batches[0].first_offset
     span = batches[-1].end_offset - first
-    encoded = _join_columns(parts, _codec_of(batches), absolute=True)
+    if codec is Codec.NONE:
+        codec = _codec_of(batches)
+    encoded = _join_columns(parts, codec, level, absolute=True)
     if span != count:
         deltas: list[int] = []
         for batch in batches:
@@ -80,9 +83,11 @@ def merge(batches: Sequence[Batch]) -> EncodedBatch:
     return merged
 
 
-def merge_values(values: list[bytes | memoryview], append_times_us: list[int]) -> EncodedBatch:
+def merge_values(
+    values: list[bytes | memoryview], append_times_us: list[int], codec: Codec = Codec.NONE, level: int | None = None
+) -> EncodedBatch:
     """What `merge` makes of batches that each hold one value and nothing else, sooner."""
-    merged = encode_batch(cast("list[bytes | None]", values), times_us=append_times_us)
+    merged = encode_batch(cast("list[bytes | None]", values), times_us=append_times_us, codec=codec, level=level)
     set_compatible_flag(merged.data, COMPATIBLE_APPEND_TIMES)
     return merged
 
@@ -104,13 +109,13 @@ def _codec_of(batches: Sequence[Batch]) -> Codec:
     return Codec.NONE
 
 
-def _join_columns(parts: list[Part], codec: Codec, *, absolute: bool) -> list[c.EncodedColumn]:
+def _join_columns(parts: list[Part], codec: Codec, level: int | None, *, absolute: bool) -> list[c.EncodedColumn]:
     present = {column for batch, _, _ in parts for column in batch.column_ids}
-    encoded = [_join_binary(c.VALUE, parts, codec)]
+    encoded = [_join_binary(c.VALUE, parts, codec, level)]
     if c.KEY in present:
-        encoded.append(_join_binary(c.KEY, parts, codec))
+        encoded.append(_join_binary(c.KEY, parts, codec, level))
     if c.HEADERS in present:
-        encoded.append(_join_headers(parts, codec))
+        encoded.append(_join_headers(parts, codec, level))
     if absolute or c.TIME in present:
         encoded.append(_join_message_times(parts, absolute=absolute))
     encoded += [_join_moments(column, parts, absolute=absolute) for column in _TIMES if column in present]
@@ -118,11 +123,11 @@ def _join_columns(parts: list[Part], codec: Codec, *, absolute: bool) -> list[c.
         numbers = [batch.priority(index) for batch, start, stop in parts for index in range(start, stop)]
         encoded.append(c.encode_numbers(c.PRIORITY, numbers))
     if c.DEDUP_KEY in present:
-        encoded.append(_join_binary(c.DEDUP_KEY, parts, Codec.NONE))
+        encoded.append(_join_binary(c.DEDUP_KEY, parts, Codec.NONE, None))
     return encoded
 
 
-def _join_binary(column: int, parts: list[Part], codec: Codec) -> c.EncodedColumn:
+def _join_binary(column: int, parts: list[Part], codec: Codec, level: int | None) -> c.EncodedColumn:
     bits = 0
     count = 0
     offsets = array("i", [0])
@@ -146,10 +151,10 @@ def _join_binary(column: int, parts: list[Part], codec: Codec) -> c.EncodedColum
     flags, validity = 0, b""
     if bits != (1 << count) - 1:
         flags, validity = c.HAS_NULLS, bits.to_bytes(c.bitmap_bytes(count), "little")
-    return c.binary_from_parts(column, flags, validity, offsets.tobytes(), b"".join(data), codec, None)
+    return c.binary_from_parts(column, flags, validity, offsets.tobytes(), b"".join(data), codec, level)
 
 
-def _join_headers(parts: list[Part], codec: Codec) -> c.EncodedColumn:
+def _join_headers(parts: list[Part], codec: Codec, level: int | None) -> c.EncodedColumn:
     lists, names, values = array("i", [0]), array("i", [0]), array("i", [0])
     name_data: list[memoryview] = []
     value_data: list[memoryview] = []
@@ -171,7 +176,7 @@ def _join_headers(parts: list[Part], codec: Codec) -> c.EncodedColumn:
             shift = target[-1] - cuts[0]
             target.extend([number + shift for number in cuts[1:]])
     tables = [lists.tobytes(), names.tobytes(), values.tobytes()]
-    return c.headers_from_parts(tables, b"".join(name_data), b"".join(value_data), codec, None)
+    return c.headers_from_parts(tables, b"".join(name_data), b"".join(value_data), codec, level)
 
 
 def _join_message_times(parts: list[Part], *, absolute: bool) -> c.EncodedColumn:
@@ -193,10 +198,9 @@ def _join_moments(column: int, parts: list[Part], *, absolute: bool) -> c.Encode
         (entry := batch.entry(column)) is not None and entry.flags & c.RELATIVE for batch, _, _ in parts
     )
     for batch, start, stop in parts:
-        read = batch.expires_us if column == c.EXPIRES else batch.deliver_us
         base = batch.header.append_time_us if relative else 0
         for index in range(start, stop):
-            moment = read(index)
+            moment = batch.moment(column, index)
             numbers.append(None if moment is None else moment - base)
     return c.encode_numbers(column, numbers, c.RELATIVE if relative else 0)
 

@@ -23,6 +23,7 @@ from penstock.format.batch_header import (
     clear_compatible_flag,
 )
 from penstock.format.checksum import crc32c
+from penstock.format.compression import Codec, is_writable, parse_compression
 from penstock.format.merge import is_plain, merge, merge_values
 from penstock.log.rewriting import Stamps, all_headers, rewrite
 from penstock.values import BATCH_MESSAGES_MAX
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.files import FileSystem
     from penstock.log.partition_log import PartitionLog
     from penstock.log.segment import Segment
+    from penstock.settings import TopicSettings
 
 _GAIN = 2
 """A segment is rewritten if it then has at most one batch for so many of before."""
@@ -68,14 +70,26 @@ def coalesce(files: FileSystem, log: PartitionLog, segment: Segment, pause: Call
         DamagedFile: the old segment cannot be read; nothing is changed.
     """
     settings = log.settings
-    merged = _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes)
+    packing = packing_of(settings)
+    merged = _merged(segment, settings.coalesce_below_bytes, settings.coalesce_to_bytes, packing)
     return rewrite(files, log, segment, merged, pause=pause) is not None
+
+
+Packing = tuple[Codec, int | None]
+"""How merged batches are compressed."""
+
+
+def packing_of(settings: TopicSettings) -> Packing:
+    """How what is rewritten of a topic is compressed; not at all where the library is missing."""
+    packing = parse_compression(settings.compression)
+    return packing if is_writable(packing[0]) else (Codec.NONE, None)
 
 
 class MergeGroup:
     """Batches that become one: whole batches, or bare values where each batch holds one value and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, packing: Packing) -> None:
+        self._packing = packing
         self.batches: list[Batch] = []
         self.values: list[bytes | memoryview] = []
         self.times_us: list[int] = []
@@ -122,12 +136,12 @@ class MergeGroup:
         assert last is not None
         stamps = (first.first_offset, first.append_time_us, last.max_time_us, last.durable_end, last.log_epoch)
         if self.values:
-            return merge_values(self.values, self.times_us), stamps
+            return merge_values(self.values, self.times_us, *self._packing), stamps
         if len(self.batches) == 1:
             copy = EncodedBatch(bytearray(self.batches[0].buffer), first.header_bytes, first.count, first.offset_span)
             clear_compatible_flag(copy.data, COMPATIBLE_PREWRITTEN)
             return copy, stamps
-        return merge(self.batches), stamps
+        return merge(self.batches, *self._packing), stamps
 
 
 def _raw_bytes(header: BatchHeader, batch: Batch | None) -> int:
@@ -138,8 +152,8 @@ def _raw_bytes(header: BatchHeader, batch: Batch | None) -> int:
     return max(header.total_bytes, sum(entry.raw_bytes for entry in entries if entry is not None))
 
 
-def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, Stamps]]:
-    group = MergeGroup()
+def _merged(segment: Segment, below_bytes: int, to_bytes: int, packing: Packing) -> Iterator[tuple[EncodedBatch, Stamps]]:
+    group = MergeGroup(packing)
     for view, position, header in all_headers(segment):
         batch: Batch | None = None
         try:
@@ -152,28 +166,30 @@ def _merged(segment: Segment, below_bytes: int, to_bytes: int) -> Iterator[tuple
         large = header.total_bytes >= below_bytes
         if group.first is not None and (large or not group.takes(header, to_bytes, bare=batch is None, batch=batch)):
             yield group.merge()
-            group = MergeGroup()
+            group = MergeGroup(packing)
         group.add(header, batch, value)
         if large:
             yield group.merge()
-            group = MergeGroup()
+            group = MergeGroup(packing)
     if group.first is not None:
         yield group.merge()
 
 
-def merge_small(batches: Iterable[Batch], below_bytes: int, to_bytes: int) -> Iterator[tuple[EncodedBatch, Stamps]]:
+def merge_small(batches: Iterable[Batch], settings: TopicSettings) -> Iterator[tuple[EncodedBatch, Stamps]]:
     """*batches*, which follow each other in one segment and were verified, with small ones merged."""
-    group = MergeGroup()
+    packing = packing_of(settings)
+    group = MergeGroup(packing)
     for batch in batches:
         header = batch.header
-        large = header.total_bytes >= below_bytes
-        if group.first is not None and (large or not group.takes(header, to_bytes, bare=False, batch=batch)):
+        large = header.total_bytes >= settings.coalesce_below_bytes
+        fits = group.first is None or (not large and group.takes(header, settings.coalesce_to_bytes, bare=False, batch=batch))
+        if not fits:
             yield group.merge()
-            group = MergeGroup()
+            group = MergeGroup(packing)
         group.add(header, batch, None)
         if large:
             yield group.merge()
-            group = MergeGroup()
+            group = MergeGroup(packing)
     if group.first is not None:
         yield group.merge()
 

@@ -135,8 +135,7 @@ def filter_segment(
             raise Unavailable(f"{segment.path} was not rewritten: a group went back meanwhile")
 
     before, size = segment.messages, segment.position + FOOTER_BYTES
-    settings = log.settings
-    batches = merge_small(left(), settings.coalesce_below_bytes, settings.coalesce_to_bytes)
+    batches = merge_small(left(), log.settings)
     rewritten = rewrite(files, log, segment, batches, compacted_us=compacted_us, check=check, pause=pause)
     if rewritten is None:
         return None

@@ -95,6 +95,8 @@ class LogReader:
                     raise TopicNotFound(self.identity.topic) from None
                 raise
             if batches:
+                for batch in batches:
+                    batch.ttl_us = self._settings.ttl_ms * 1000
                 return batches
             if segment.end_offset >= self.committed_end:
                 return []

@@ -163,6 +163,7 @@ class PartitionLog:
         self.settings = settings
         self.log_epoch = log_epoch
         self.batch_bytes_max = batch_bytes_limit(settings.max_message_bytes)
+        self._ttl_us = settings.ttl_ms * 1000
         self.always = settings.sync is SyncMode.ALWAYS
         """Whether its batches are committed by the journal."""
         self.interval = settings.sync is SyncMode.INTERVAL
@@ -611,6 +612,9 @@ class PartitionLog:
                 self._forget_missing(offset)
                 continue
             if batches:
+                if self._ttl_us:
+                    for batch in batches:
+                        batch.ttl_us = self._ttl_us
                 return batches
             # Nothing at or behind the offset in this segment: its last messages were removed. Go on in the next one.
             offset = max(offset + 1, segment.end_offset)

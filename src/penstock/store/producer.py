@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
-from penstock.format.batch import encode_batch
 from penstock.format.batch_header import Producer as Identity
 from penstock.store.future import CALLBACKS, Future, SentBatch
 from penstock.topics import publication
+from penstock.topics.options import Wishes, packing
 from penstock.topics.partitioner import partition_of_key
 from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, batch_bytes_limit, check_name
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.format.batch import EncodedBatch
+    from penstock.format.compression import Codec
     from penstock.topics.encoder import MessageEncoder
+    from penstock.topics.options import Moment
     from penstock.topics.producers import Producers
     from penstock.topics.topic import Topic
     from penstock.volume.tickets import AppendTicket
@@ -48,6 +50,7 @@ class ProducerOptions(NamedTuple):
     max_pending: int
     raise_when_full: bool
     name: str | None
+    packing: tuple[Codec, int | None] | None
 
     @classmethod
     def check(
@@ -58,6 +61,7 @@ class ProducerOptions(NamedTuple):
         max_pending: object,
         when_full: object,
         name: str | None,
+        compression: object,
     ) -> ProducerOptions:
         """Check what a caller gave. Raises `UsageError`."""
         return cls(
@@ -67,6 +71,7 @@ class ProducerOptions(NamedTuple):
             check_whole_number("max_pending", max_pending, 1, 10_000_000),
             check_one_of("when_full", when_full, ("block", "raise")) == "raise",
             None if name is None else check_name("producer", name),
+            None if compression is None else packing(compression),
         )
 
 
@@ -143,7 +148,7 @@ class StoreOutlet:
 class _OpenBatch:
     """What gathers for one partition."""
 
-    __slots__ = ("begun", "headers", "keys", "sent", "size", "times_us", "values")
+    __slots__ = ("begun", "headers", "keys", "sent", "size", "times_us", "values", "wishes")
 
     def __init__(self, sent: SentBatch, begun: float) -> None:
         self.sent = sent
@@ -153,6 +158,7 @@ class _OpenBatch:
         self.keys: dict[int, bytes] = {}
         self.headers: dict[int, list[tuple[str, bytes]]] = {}
         self.times_us: dict[int, int] = {}
+        self.wishes: dict[int, Wishes] | None = None
 
 
 def _column(found: dict[int, Any], count: int) -> list[Any] | None:
@@ -191,6 +197,7 @@ class Producer:
         self._on_the_way: dict[SentBatch, None] = {}
         self._closed = False
         self._limit = topic.settings.max_message_bytes
+        self._codec, self._level = options.packing or (topic.codec, topic.level)
         self._background = background
         self._timer: threading.Thread | None = None
         self._timer_wake = threading.Event()
@@ -205,10 +212,15 @@ class Producer:
         headers: object = None,
         partition: object = None,
         timestamp: object = None,
+        ttl: object = None,
+        delay: object = None,
+        priority: object = None,
         on_done: Callable[[Future], object] | None = None,
     ) -> Future:
         """
         Take one message; returns at once with the promise of its receipt. *on_done* is called with it when it is done.
+
+        *ttl* and *delay* count from when the message is stored.
 
         Raises:
             UsageError: the message is not allowed; nothing was taken.
@@ -218,13 +230,15 @@ class Producer:
         if type(value) is not bytes:
             value = publication.value_bytes(value)
         size = 0 if value is None else len(value)
-        key_data = pairs = time_us = None
+        key_data = pairs = time_us = wishes = None
         if key is not None:
             key_data = publication.key_bytes(key)
         if headers is not None:
             pairs = publication.header_pairs(headers) or None
         if timestamp is not None:
             time_us = check_moment_us("timestamp", timestamp)
+        if ttl is not None or delay is not None or priority is not None:
+            wishes = self._topic.check_wishes(ttl, delay, priority)
         if key_data is not None or pairs is not None:
             size = publication.message_bytes(value, key_data, pairs)
         if size > self._limit:
@@ -257,6 +271,10 @@ class Producer:
                 batch.headers[index] = pairs
             if time_us is not None:
                 batch.times_us[index] = time_us
+            if wishes is not None:
+                if batch.wishes is None:
+                    batch.wishes = {}
+                batch.wishes[index] = wishes
             batch.size += size + _MESSAGE_OVERHEAD_BYTES
             self._pending += 1
             future = Future(batch.sent, index)
@@ -292,13 +310,7 @@ class Producer:
             self._sticky = (self._sticky + 1) % self._topic.partitions
         count = len(batch.values)
         try:
-            encoded = encode_batch(
-                batch.values,
-                keys=_column(batch.keys, count),
-                headers=_column(batch.headers, count),
-                times_us=_column(batch.times_us, count),
-                producer=self._outlet.identity(number),
-            )
+            encoded = self._encode(batch, count, self._outlet.identity(number))
             first, ticket = self._outlet.submit(number, encoded)
         except PenstockError as error:
             self._pending -= count
@@ -315,6 +327,27 @@ class Producer:
             return
         self._on_the_way[batch.sent] = None
         ticket.on_done(lambda done: self._committed(batch, count, done))
+
+    def _encode(self, batch: _OpenBatch, count: int, identity: Identity | None) -> EncodedBatch:
+        ttls: list[int | None] = []
+        dues: list[int | Moment | None] = []
+        priorities: list[int] = []
+        if batch.wishes is not None:
+            nothing = Wishes()
+            every = [batch.wishes.get(index, nothing) for index in range(count)]
+            ttls, dues, priorities = (list(column) for column in zip(*every, strict=True))
+        return self._topic.encode_columns(
+            batch.values,
+            keys=_column(batch.keys, count),
+            headers=_column(batch.headers, count),
+            times_us=_column(batch.times_us, count),
+            ttls_us=ttls if any(ttls) else None,
+            dues=dues if any(dues) else None,
+            priorities=priorities if any(priorities) else None,
+            codec=self._codec,
+            level=self._level,
+            producer=identity,
+        )
 
     def _committed(self, batch: _OpenBatch, count: int, ticket: Commitment) -> None:
         """In the committing thread."""

@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.format.batch import EncodedBatch
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
+from penstock.topics.options import options
 from penstock.values import check_name
 from penstock.volume.tickets import Adopt, Append
 
@@ -78,19 +79,27 @@ class OpenStage:
         self.messages = 0
 
     def publish(self, topic: str, value: object, *, key: object = None, headers: object = None, partition: object = None,
-                timestamp: object = None) -> None:  # fmt: skip
+                timestamp: object = None, ttl: object = None, delay: object = None, priority: object = None,
+                compression: object = None) -> None:  # fmt: skip
         """Publish a message when the stage is committed. Raises `UsageError` or `StorageFull`."""
         self._check()
-        target = self._catalog.to_publish(topic)
-        batch, key_data = target.encode(value, key, headers, timestamp)
+        chosen = options(ttl, delay, priority, compression)
+        target = self._catalog.to_publish(
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, None, None, chosen)
+        )
+        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
         self._add(target.logs[target.partition_for(key_data, partition)], batch)
 
     def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
-                     timestamps: object = None) -> None:  # fmt: skip
+                     timestamps: object = None, ttls: object = None, delays: object = None, priorities: object = None,
+                     compression: object = None) -> None:  # fmt: skip
         """Publish messages when the stage is committed. Raises `UsageError` or `StorageFull`."""
         self._check()
-        target = self._catalog.to_publish(topic)
-        columns = Columns(target, values, keys, headers, timestamps, None)
+        chosen = options(ttls, delays, priorities, compression)
+        target = self._catalog.to_publish(
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, None, None, chosen)
+        )
+        columns = Columns(target, values, keys, headers, timestamps, None, chosen)
         if columns.values:
             for number, _, batch in columns.split(partition):
                 self._add(target.logs[number], batch)

@@ -36,6 +36,7 @@ from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
 from penstock.store.worker import STOP_SECONDS, Worker, Workers
 from penstock.topics.catalog import DEAD_LETTER_SUFFIX, Catalog, check_publishable
+from penstock.topics.options import SECONDS_MAX, Options, options
 from penstock.topics.producers import Producers
 from penstock.topics.stages import Stages
 from penstock.values import KIB, MIB, SyncMode, check_name
@@ -245,12 +246,18 @@ class Store:
         compaction: bool | None = None,
         tombstone_grace: Seconds | None = None,
         group_expiry: Seconds | None = None,
+        priorities: bool | None = None,
+        ttl: Seconds | None = None,
+        expired: str | None = None,
+        compression: str | None = None,
         **storage: Any,
     ) -> TopicInfo:
         """
         Create a topic; durable when it returns. Creating it again with the same settings does nothing.
 
-        *storage* takes the other topic settings by their names (docs/reference/settings.md).
+        With *priorities* its messages may have one. Messages that do not say it themselves live for *ttl*; what expired undelivered is
+        dropped, or dead-lettered, as *expired* says. *compression* is "gzip", "zstd" or "lz4". *storage* takes the other topic settings
+        by their names (docs/reference/settings.md).
 
         Raises:
             BadName, ReservedName, BadSetting: nothing was changed.
@@ -263,6 +270,8 @@ class Store:
             "segment_age_ms": _ms("segment_age", segment_age), "dedup_window_ms": _ms("dedup_window", dedup_window),
             "retention_age_ms": _ms("retention_age", retention_age), "compaction": compaction,
             "tombstone_grace_ms": _ms("tombstone_grace", tombstone_grace), "group_expiry_ms": _ms("group_expiry", group_expiry),
+            "priorities": priorities, "expired": expired, "compression": compression,
+            "ttl_ms": None if ttl is None else round(check_seconds("ttl", ttl, 0.001, SECONDS_MAX) * 1000),
             **storage,
         }  # fmt: skip
         known = {field.name for field in fields(TopicSettings)}
@@ -324,12 +333,20 @@ class Store:
         timestamp: dt.datetime | float | None = None,
         dedup_key: str | bytes | None = None,
         sync: str | SyncMode | None = None,
+        ttl: Seconds | None = None,
+        delay: Seconds | dt.datetime | None = None,
+        priority: str | None = None,
+        compression: str | None = None,
     ) -> Receipt:
         """
         Store one message and return where it lies, committed as its topic's sync mode says, or as *sync* where that is stricter.
 
         Messages of one key go to one partition and keep their order. A *dedup_key* that was published within the topic's window
         gives the receipt of the first message, with `duplicate` set, and stores nothing.
+
+        Groups are not given it *ttl* seconds after it was stored, or later, and not before *delay* (seconds after it was stored, or a
+        datetime). *priority* is "low", "medium" or "high", in topics that have priorities. *compression* is for this message, instead
+        of its topic's.
 
         Raises:
             UsageError: the message is not allowed; nothing was stored.
@@ -338,10 +355,13 @@ class Store:
         """
         if self._closed:
             self._check_open()
+        chosen = None
+        if ttl is not None or delay is not None or priority is not None or compression is not None:
+            chosen = Options(ttl, delay, priority, compression)
         target = self._catalog.to_publish(
-            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
+            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
         )
-        return target.publish(value, key, headers, partition, timestamp, dedup_key, sync)
+        return target.publish(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
 
     def begin_publish(self, topic: str, value: object) -> tuple[Topic, int, AppendTicket] | None:
         """
@@ -364,20 +384,26 @@ class Store:
         timestamps: Sequence[dt.datetime | float | None] | None = None,
         dedup_keys: Sequence[str | bytes | None] | None = None,
         sync: str | SyncMode | None = None,
+        ttls: Seconds | Sequence[Seconds | None] | None = None,
+        delays: Seconds | dt.datetime | Sequence[Seconds | dt.datetime | None] | None = None,
+        priorities: str | Sequence[str | None] | None = None,
+        compression: str | None = None,
     ) -> Receipts | list[Receipt]:
         """
         Store several messages, all of each partition or none of them; returns their receipts in order.
 
-        The other arguments are columns: one entry for each value. Without keys all of them go to one partition.
+        The other arguments are columns: one entry for each value. *ttls*, *delays* and *priorities* may also be one for all. Without keys
+        all of them go to one partition.
 
         Raises what `publish` raises, and `BatchTooLarge`.
         """
         if self._closed:
             self._check_open()
+        chosen = options(ttls, delays, priorities, compression)
         target = self._catalog.to_publish(
-            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync)
+            topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync, chosen)
         )
-        return target.publish_many(values, keys, headers, partition, timestamps, dedup_keys, sync)
+        return target.publish_many(values, keys, headers, partition, timestamps, dedup_keys, sync, chosen)
 
     def producer(
         self,
@@ -389,16 +415,18 @@ class Store:
         max_pending: int = 100_000,
         when_full: str = "block",
         name: str | None = None,
+        compression: str | None = None,
     ) -> Producer:
         """
         A producer that gathers messages into batches; see `Producer`.
 
-        With a *name* its batches carry a sequence, and opening another one of the same name fences it.
+        With a *name* its batches carry a sequence, and opening another one of the same name fences it. *compression* is for its
+        batches, instead of the topic's.
         """
         self._check_open()
-        options = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name)
-        outlet = StoreOutlet(self._catalog.to_publish(topic), self._volume, self._producers, options.name)
-        producer = Producer(outlet, self._open_producers.discard, options, background=self._background)
+        checked = ProducerOptions.check(linger, batch_messages, batch_bytes, max_pending, when_full, name, compression)
+        outlet = StoreOutlet(self._catalog.to_publish(topic), self._volume, self._producers, checked.name)
+        producer = Producer(outlet, self._open_producers.discard, checked, background=self._background)
         self._open_producers.add(producer)
         return producer
 
@@ -482,6 +510,10 @@ class Store:
             GroupSettings() if known is None else known.settings,
             **{name: value for name, value in given.items() if value is not None},
         )
+        if settings.ordered and found.settings.priorities:
+            raise BadSetting(
+                "ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic"
+            )
         if known is not None and known.ordered != settings.ordered and known.members:
             raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
         # Where a group begins counts when it is made; later only that it is a place at all.
@@ -569,7 +601,7 @@ class Store:
         def done(finished: Ticket) -> None:
             if finished.error is None:
                 target.published += 1
-                group.moved()
+                group.moved(move)
             else:
                 group.move_failed(move, finished.error)
 
@@ -866,6 +898,7 @@ def _group_stats(group: Group) -> GroupStats:
             acked=counters.acked,
             nacked=counters.nacked,
             expired_leases=counters.expired,
+            expired=counters.expired_messages,
             dead_lettered=counters.dead_lettered,
             skipped=counters.skipped,
             lost=counters.lost,

@@ -9,6 +9,7 @@ from penstock.errors import BadArgument, UsageError
 from penstock.groups.delivery import Delivery
 from penstock.groups.registry import GROUPS_OWNER
 from penstock.topics.encoder import Columns
+from penstock.topics.options import options
 from penstock.topics.receipt import Receipt
 from penstock.volume.tickets import Other
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.groups.reservation import Reservation
     from penstock.log.partition_log import PartitionLog
     from penstock.topics.catalog import Catalog
+    from penstock.topics.options import Options
     from penstock.topics.topic import Topic
     from penstock.volume.volume import Volume
 
@@ -59,14 +61,19 @@ class Transaction:
         headers: object = None,
         partition: object = None,
         timestamp: object = None,
+        ttl: object = None,
+        delay: object = None,
+        priority: object = None,
+        compression: object = None,
     ) -> None:
         """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
         self._check()
+        chosen = options(ttl, delay, priority, compression)
         found = self._catalog.to_publish_now(topic)
         if found is None:
-            self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp))
+            self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp, chosen))
             return
-        batch, key_data = found.encode(value, key, headers, timestamp)
+        batch, key_data = found.encode(value, key, headers, timestamp, None, chosen)
         if type(partition) is not int or not 0 <= partition < found.partitions:
             partition = found.partition_for(key_data, partition)
         self._topics.append(found)
@@ -82,12 +89,17 @@ class Transaction:
         headers: object = None,
         partition: object = None,
         timestamps: object = None,
+        ttls: object = None,
+        delays: object = None,
+        priorities: object = None,
+        compression: object = None,
     ) -> None:
         """Publish messages when the transaction commits."""
         self._check()
+        chosen = options(ttls, delays, priorities, compression)
 
         def encode(target: Topic) -> list[tuple[int, EncodedBatch]]:
-            columns = Columns(target, values, keys, headers, timestamps, None)
+            columns = Columns(target, values, keys, headers, timestamps, None, chosen)
             return [(number, batch) for number, _, batch in columns.split(partition)] if columns.values else []
 
         self._add(topic, encode)
@@ -224,7 +236,7 @@ class Transaction:
 
 
 def _encode_one(
-    target: Topic, value: object, key: object, headers: object, partition: object, timestamp: object
+    target: Topic, value: object, key: object, headers: object, partition: object, timestamp: object, chosen: Options | None
 ) -> list[tuple[int, EncodedBatch]]:
-    batch, key_data = target.encode(value, key, headers, timestamp)
+    batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
     return [(target.partition_for(key_data, partition), batch)]

@@ -50,7 +50,7 @@ def batches_of(topic: MessageEncoder, table: Any) -> Iterator[tuple[int, Encoded
     size = from_arrow.sizes(columns)
     topic.check_size(library().compute.max(size).as_py())
     partitions = _partitions(topic, columns.get("key"), table["partition"] if "partition" in names else None, table.num_rows)
-    return _batches(columns, size, partitions)
+    return _batches(topic, columns, size, partitions)
 
 
 def _partitions(topic: MessageEncoder, key: Any, given: Any, count: int) -> int | Any:
@@ -83,17 +83,19 @@ def _partitions(topic: MessageEncoder, key: Any, given: Any, count: int) -> int 
     return turn if key is None else chosen
 
 
-def _batches(columns: dict[str, Any], size: Any, partitions: int | Any) -> Iterator[tuple[int, EncodedBatch]]:
+def _batches(
+    topic: MessageEncoder, columns: dict[str, Any], size: Any, partitions: int | Any
+) -> Iterator[tuple[int, EncodedBatch]]:
     if isinstance(partitions, int):
         for chosen in _cut(columns, size):
-            yield partitions, from_arrow.encode(chosen)
+            yield partitions, from_arrow.encode(chosen, topic.codec, topic.level)
         return
     compute = library().compute
     for number in sorted(compute.unique(partitions).to_pylist()):
         mask = compute.equal(partitions, number)
         picked = {name: column.filter(mask) for name, column in columns.items()}
         for chosen in _cut(picked, size.filter(mask)):
-            yield number, from_arrow.encode(chosen)
+            yield number, from_arrow.encode(chosen, topic.codec, topic.level)
 
 
 def _cut(columns: dict[str, Any], size: Any) -> Iterator[dict[str, Any]]:

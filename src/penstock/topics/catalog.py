@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ReservedName, TopicNotFound
 from penstock.settings import TopicSettings
+from penstock.topics.options import packing
 from penstock.topics.topic import Topic
 from penstock.values import MESSAGE_BYTES_MAX, NAME_CHARACTERS_MAX, SyncMode, check_name
 from penstock.volume.topic_files import TopicRecord
@@ -109,6 +110,7 @@ class Catalog:
     def create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
         """Make a topic, or find the same one. Raises `BadName`, `ReservedName`, `BadSetting`, `TopicExists`."""
         check_publishable(name)
+        packing(settings.compression)  # raises if its library is not installed
         return self._create(name, partitions, settings)
 
     def _create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:

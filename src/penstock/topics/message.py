@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
+from penstock.topics.options import PRIORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from penstock.format.batch import Batch
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+
+def _moment(time_us: int | None) -> dt.datetime | None:
+    """A time as a datetime; one that is later than those can say is the last of them."""
+    if time_us is None:
+        return None
+    try:
+        return _EPOCH + dt.timedelta(microseconds=time_us)
+    except OverflowError:
+        return _LAST if time_us > 0 else dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
 class Headers(tuple[tuple[str, bytes], ...]):
@@ -111,6 +123,32 @@ class Message:
         """The key by which it was deduplicated, None if it has none."""
         view = self._batch.dedup_key(self._index)
         return None if view is None else bytes(view)
+
+    @property
+    def expires_us(self) -> int | None:
+        """When it expires, by its own ttl or else by its topic's; microseconds since 1970 UTC, None if it does not."""
+        return self._batch.expires_us(self._index)
+
+    @property
+    def expires_at(self) -> dt.datetime | None:
+        """The same as a datetime in UTC."""
+        return _moment(self.expires_us)
+
+    @property
+    def deliver_us(self) -> int | None:
+        """Before when it is not delivered to groups; microseconds since 1970 UTC, None if it was due at once."""
+        return self._batch.deliver_us(self._index)
+
+    @property
+    def deliver_at(self) -> dt.datetime | None:
+        """The same as a datetime in UTC."""
+        return _moment(self.deliver_us)
+
+    @property
+    def priority(self) -> str:
+        """How urgent it is: "low" (also where nobody said), "medium" or "high"."""
+        number = self._batch.priority(self._index)
+        return PRIORITIES[min(number, len(PRIORITIES) - 1)]
 
     def ack(self, *, wait: bool = False) -> None:  # noqa: ARG002
         """Only a message that a group delivered can be acknowledged."""

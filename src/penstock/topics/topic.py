@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.format.batch import Batch, encode_batch, encode_single
+from penstock.format.batch import encode_batch, encode_single
 from penstock.topics import publication
 from penstock.topics.deduplication import DedupWindow, Seen
 from penstock.topics.encoder import Columns, MessageEncoder
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.format.batch import EncodedBatch
     from penstock.log.partition_log import PartitionLog
+    from penstock.topics.options import Options
     from penstock.topics.producers import Producers
     from penstock.volume.tickets import AppendTicket
     from penstock.volume.topic_files import TopicRecord
@@ -31,14 +32,13 @@ class Topic(MessageEncoder):
     def __init__(
         self, record: TopicRecord, logs: Sequence[PartitionLog], volume: Volume, clock: Clock, producers: Producers
     ) -> None:
-        super().__init__(record.name, record.partitions, record.settings)
+        super().__init__(record.name, record.partitions, record.settings, clock)
         self.record = record
         self.topic_id = record.topic_id
         self.logs = list(logs)
         self.published = 0
         """Messages since the store was opened, duplicates not counted."""
         self._volume = volume
-        self._clock = clock
         self._always = record.settings.sync is SyncMode.ALWAYS
         self._dedup = DedupWindow(self.logs, record.settings.dedup_window_ms)
         self._gates = [SequenceGate(volume, log, producers) for log in self.logs]
@@ -46,21 +46,35 @@ class Topic(MessageEncoder):
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def publish(
-        self, value: object, key: object, headers: object, partition: object, timestamp: object, dedup_key: object, sync: object
+        self,
+        value: object,
+        key: object,
+        headers: object,
+        partition: object,
+        timestamp: object,
+        dedup_key: object,
+        sync: object,
+        options: Options | None = None,
     ) -> Receipt:
         """Store one message; see `Store.publish`."""
         mode = None if sync is None else SyncMode.of(sync)  # type: ignore[arg-type]  # it checks
-        if type(value) is bytes and key is None and headers is None and timestamp is None and dedup_key is None:
+        if (
+            type(value) is bytes
+            and key is None
+            and headers is None
+            and timestamp is None
+            and dedup_key is None
+            and options is None
+            and len(value) <= self._single_limit
+        ):
             # The way that most messages go.
-            if len(value) > self._limit:
-                self.check_size(len(value))
             batch = encode_single(value)
             number = 0 if partition is None and self.partitions == 1 else self.partition_for(None, partition)
             offset = self._volume.append(self.logs[number], batch, sync=mode)
             self.published += 1
             return Receipt(self.name, number, offset)
         dedup = publication.dedup_key_bytes(dedup_key)
-        batch, key_data = self.encode(value, key, headers, timestamp, dedup)
+        batch, key_data = self.encode(value, key, headers, timestamp, dedup, options)
         number = self.partition_for(key_data, partition)
         if dedup is not None:
             return self._publish_once(dedup, batch, number, mode)
@@ -75,11 +89,11 @@ class Topic(MessageEncoder):
         data = publication.value_bytes(value)
         self.check_size(0 if data is None else len(data))
         number = 0 if self.partitions == 1 else self.next_partition()
-        batch = encode_batch([None]) if data is None else encode_single(data)
+        batch = encode_batch([None]) if data is None else self.single(data)
         return self, number, self._volume.submit(self.logs[number], batch)
 
     def _publish_once(self, dedup: bytes, batch: EncodedBatch, partition: int, mode: SyncMode | None) -> Receipt:
-        found, pending = self._dedup.claim([dedup], self._clock.now_us())
+        found, pending = self._dedup.claim([dedup], self.clock.now_us())
         seen = found[0]
         if seen is not None:
             self._dedup.settle(pending, None, ())
@@ -87,7 +101,7 @@ class Topic(MessageEncoder):
         places = None
         try:
             offset = self._volume.append(self.logs[partition], batch, sync=mode)
-            places = {dedup: Seen(partition, offset, self._clock.now_us())}
+            places = {dedup: Seen(partition, offset, self.clock.now_us())}
         finally:
             self._dedup.settle(pending, places, (dedup,))
         self.published += 1
@@ -102,10 +116,15 @@ class Topic(MessageEncoder):
         timestamps: object,
         dedup_keys: object,
         sync: object,
+        options: Options | None = None,
     ) -> Receipts | list[Receipt]:
         """Store several messages; see `Store.publish_many`."""
+        messages = Columns(self, values, keys, headers, timestamps, dedup_keys, options)
+        return self.publish_columns(messages, partition, sync)
+
+    def publish_columns(self, messages: Columns, partition: object, sync: object) -> Receipts | list[Receipt]:
+        """Store checked messages; see `Store.publish_many`."""
         mode = None if sync is None else SyncMode.of(sync)  # type: ignore[arg-type]
-        messages = Columns(self, values, keys, headers, timestamps, dedup_keys)
         if messages.dedup_keys is not None:
             return self._publish_many_once(messages, partition, mode)
         if not messages.values:
@@ -129,7 +148,7 @@ class Topic(MessageEncoder):
         """The slow way: messages whose key was seen are left out, and the rest is stored."""
         assert messages.dedup_keys is not None
         keys = list(dict.fromkeys([key for key in messages.dedup_keys if key is not None]))
-        found, pending = self._dedup.claim(keys, self._clock.now_us())
+        found, pending = self._dedup.claim(keys, self.clock.now_us())
         known = {key: seen for key, seen in zip(keys, found, strict=True) if seen is not None}
         claimed = [key for key in keys if key not in known]
         places: dict[bytes, Seen] | None = None
@@ -149,7 +168,7 @@ class Topic(MessageEncoder):
                     for at, index in enumerate(indices):
                         receipts[index] = Receipt(self.name, number, first + at)
                 self.published += len(wanted)
-            now_us = self._clock.now_us()
+            now_us = self.clock.now_us()
             places = {key: Seen(receipts[at].partition, receipts[at].offset, now_us) for key, at in first_of.items()}
         finally:
             self._dedup.settle(pending, places, claimed)
@@ -162,18 +181,6 @@ class Topic(MessageEncoder):
                 receipt = Receipt(self.name, seen.partition, seen.offset, duplicate=True)
             answer.append(receipt)
         return answer
-
-    def check_batch(self, batch: EncodedBatch) -> None:
-        """Raise `MessageTooLarge` if a message of a batch that somebody else encoded is over the topic's limit."""
-        if len(batch.data) <= self._limit:
-            return
-        content = Batch(batch.data)
-        for index in range(batch.count):
-            value, key = content.value(index), content.key(index)
-            size = publication.message_bytes(
-                None if value is None else bytes(value), None if key is None else bytes(key), content.headers(index)
-            )
-            self.check_size(size)
 
     def append_batch(self, partition: int, batch: EncodedBatch) -> Receipt:
         """Store a batch that its producer encoded, once if it carries a sequence; its first message's receipt."""
@@ -188,7 +195,7 @@ class Topic(MessageEncoder):
 
     def dedup_floor(self, partition: int) -> int | None:
         """The first offset that deduplication still needs."""
-        return self._dedup.floor(partition, self._clock.now_us())
+        return self._dedup.floor(partition, self.clock.now_us())
 
     @property
     def dedup_evicted(self) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 
 from penstock.errors import BadBytes
 
+_TTL_MS_MAX = 1_000_000_000_000
+
 
 def _wrong(name: str, what: str) -> BadBytes:
     return BadBytes(
@@ -58,3 +60,9 @@ def log_ends(fields: dict[str, Any]) -> list[tuple[int, int]]:
     """(start, end) of each partition, of the answer to `POSITIONS`. Raises `BadBytes`."""
     starts = numbers(fields, "starts")
     return list(zip(starts, numbers(fields, "ends", len(starts)), strict=True))
+
+
+def topic_ttl_us(fields: dict[str, Any]) -> int:
+    """How long messages of a topic live that do not say it themselves, 0 for ever; an older server does not tell."""
+    value = fields.get("ttl_ms")
+    return value * 1000 if type(value) is int and 0 <= value <= _TTL_MS_MAX else 0

@@ -98,14 +98,16 @@ def _cut(batch: Batch, index: int, count: int) -> Buffer:
 @overload
 def decode_deliveries(lots: Any, payload: memoryview) -> list[Delivered]: ...
 @overload
-def decode_deliveries(lots: Any, payload: memoryview, make: Callable[[int, int, int, int, Batch, int], Made]) -> list[Made]: ...
-def decode_deliveries(lots: Any, payload: memoryview, make: Callable[..., Any] = Delivered) -> list[Any]:
+def decode_deliveries(
+    lots: Any, payload: memoryview, make: Callable[[int, int, int, int, Batch, int], Made], ttl_us: int
+) -> list[Made]: ...
+def decode_deliveries(lots: Any, payload: memoryview, make: Callable[..., Any] = Delivered, ttl_us: int = 0) -> list[Any]:
     """
     The deliveries of a frame, made by *make* of the fields of a `Delivered`: no other object is made for a message.
 
-    Raises `BadBytes`; the messages themselves are checked when they are looked at.
+    *ttl_us* is the ttl of their topic. Raises `BadBytes`; the messages themselves are checked when they are looked at.
     """
-    batches = split_batches(payload)
+    batches = split_batches(payload, ttl_us)
     if not isinstance(lots, list):
         raise BadBytes("deliveries", "are no list")
     found: list[Any] = []
@@ -140,8 +142,8 @@ def _decode_lot(lot: Any, batches: list[Batch], make: Callable[..., Any]) -> lis
     return [make(tag + at, partition, offsets[at], attempts[at], batch, index + at) for at in range(count)]
 
 
-def split_batches(payload: memoryview) -> list[Batch]:
-    """The batches that a payload holds. Raises `BadBytes`."""
+def split_batches(payload: memoryview, ttl_us: int = 0) -> list[Batch]:
+    """The batches that a payload holds; *ttl_us* is the ttl of their topic. Raises `BadBytes`."""
     found = []
     position = 0
     while position < len(payload):
@@ -149,5 +151,6 @@ def split_batches(payload: memoryview) -> list[Batch]:
         position += batch.header.total_bytes
         if position > len(payload):
             raise BadBytes("payload", "a batch is cut off")
+        batch.ttl_us = ttl_us
         found.append(batch)
     return found

@@ -20,6 +20,19 @@ class Retain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RETAIN_UNTIL_ACKED: _ClassVar[Retain]
     RETAIN_ALWAYS: _ClassVar[Retain]
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_LOW: _ClassVar[Priority]
+    PRIORITY_MEDIUM: _ClassVar[Priority]
+    PRIORITY_HIGH: _ClassVar[Priority]
+
+class Expired(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXPIRED_UNSPECIFIED: _ClassVar[Expired]
+    EXPIRED_DROP: _ClassVar[Expired]
+    EXPIRED_DEAD_LETTER: _ClassVar[Expired]
+
 class Reset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESET_UNSPECIFIED: _ClassVar[Reset]
@@ -39,6 +52,13 @@ SYNC_MODE_OS: SyncMode
 RETAIN_UNSPECIFIED: Retain
 RETAIN_UNTIL_ACKED: Retain
 RETAIN_ALWAYS: Retain
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_LOW: Priority
+PRIORITY_MEDIUM: Priority
+PRIORITY_HIGH: Priority
+EXPIRED_UNSPECIFIED: Expired
+EXPIRED_DROP: Expired
+EXPIRED_DEAD_LETTER: Expired
 RESET_UNSPECIFIED: Reset
 RESET_EARLIEST: Reset
 RESET_LATEST: Reset
@@ -66,21 +86,29 @@ class Header(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class NewMessage(_message.Message):
-    __slots__ = ("value", "key", "headers", "timestamp_us", "dedup_key")
+    __slots__ = ("value", "key", "headers", "timestamp_us", "dedup_key", "ttl_ms", "delay_ms", "deliver_at_us", "priority")
     VALUE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     DEDUP_KEY_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     value: bytes
     key: bytes
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     timestamp_us: int
     dedup_key: bytes
-    def __init__(self, value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_us: _Optional[int] = ..., dedup_key: _Optional[bytes] = ...) -> None: ...
+    ttl_ms: int
+    delay_ms: int
+    deliver_at_us: int
+    priority: Priority
+    def __init__(self, value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_us: _Optional[int] = ..., dedup_key: _Optional[bytes] = ..., ttl_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_us: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("partition", "offset", "value", "key", "headers", "timestamp_us", "append_time_us", "dedup_key")
+    __slots__ = ("partition", "offset", "value", "key", "headers", "timestamp_us", "append_time_us", "dedup_key", "expires_at_us", "deliver_at_us", "priority")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +117,9 @@ class Message(_message.Message):
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIME_US_FIELD_NUMBER: _ClassVar[int]
     DEDUP_KEY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     partition: int
     offset: int
     value: bytes
@@ -97,7 +128,10 @@ class Message(_message.Message):
     timestamp_us: int
     append_time_us: int
     dedup_key: bytes
-    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_us: _Optional[int] = ..., append_time_us: _Optional[int] = ..., dedup_key: _Optional[bytes] = ...) -> None: ...
+    expires_at_us: int
+    deliver_at_us: int
+    priority: Priority
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_us: _Optional[int] = ..., append_time_us: _Optional[int] = ..., dedup_key: _Optional[bytes] = ..., expires_at_us: _Optional[int] = ..., deliver_at_us: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "text", "status", "fields")
@@ -119,16 +153,18 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., status: _Optional[int] = ..., fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("topic", "messages", "partition", "sync")
+    __slots__ = ("topic", "messages", "partition", "sync", "compression")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
     partition: int
     sync: SyncMode
-    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., partition: _Optional[int] = ..., sync: _Optional[_Union[SyncMode, str]] = ...) -> None: ...
+    compression: str
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., partition: _Optional[int] = ..., sync: _Optional[_Union[SyncMode, str]] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("partition", "offset", "duplicate")
@@ -331,7 +367,7 @@ class ReadResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes")
+    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression")
     SYNC_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +377,10 @@ class TopicSettings(_message.Message):
     RETAIN_FIELD_NUMBER: _ClassVar[int]
     RETENTION_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     sync: SyncMode
     segment_bytes: int
     segment_messages: int
@@ -350,7 +390,11 @@ class TopicSettings(_message.Message):
     retain: Retain
     retention_age_ms: int
     retention_bytes: int
-    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
+    priorities: bool
+    ttl_ms: int
+    expired: Expired
+    compression: str
+    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("ordered", "lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms", "reset")

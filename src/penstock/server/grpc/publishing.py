@@ -21,6 +21,7 @@ from penstock.server.grpc import translation as to
 from penstock.server.grpc.statuses import tell
 from penstock.topics.catalog import check_publishable
 from penstock.topics.encoder import Columns
+from penstock.topics.options import options
 from penstock.volume.tickets import Append
 from penstock.wire import penstock_pb2 as pb
 
@@ -53,6 +54,7 @@ async def begin(call: Call, request: pb.PublishRequest) -> Awaitable[pb.PublishR
     messages = to.new_messages(request.messages)
     partition = to.given(request, "partition")
     sync = to.word_of("sync", request.sync, to.SYNC_MODES) if request.HasField("sync") else None
+    compression = to.given(request, "compression")
     topic = _journaled(call, request.topic) if sync is None and messages.dedup_keys is None else None
     if topic is None:
         # Nothing else of this stream may overtake it, so it is waited for here.
@@ -60,7 +62,8 @@ async def begin(call: Call, request: pb.PublishRequest) -> Awaitable[pb.PublishR
             lambda: list(
                 call.store.publish_many(
                     request.topic, messages.values, keys=messages.keys, headers=messages.headers, partition=partition,
-                    timestamps=messages.timestamps, dedup_keys=messages.dedup_keys, sync=sync,
+                    timestamps=messages.timestamps, dedup_keys=messages.dedup_keys, sync=sync, ttls=messages.ttls,
+                    delays=messages.delays, priorities=messages.priorities, compression=compression,
                 )
             )
         )  # fmt: skip
@@ -70,7 +73,8 @@ async def begin(call: Call, request: pb.PublishRequest) -> Awaitable[pb.PublishR
         return _ready(answer)
 
     def encode() -> Parts:
-        columns = Columns(topic, messages.values, messages.keys, messages.headers, messages.timestamps, None)
+        chosen = options(messages.ttls, messages.delays, messages.priorities, compression)
+        columns = Columns(topic, messages.values, messages.keys, messages.headers, messages.timestamps, None, chosen)
         return columns.split(partition)
 
     small = len(messages.values) <= INLINE_MESSAGES_MAX and request.ByteSize() <= INLINE_BYTES_MAX

@@ -26,8 +26,11 @@ SYNC_MODES: dict[int, str] = {pb.SYNC_MODE_ALWAYS: "always", pb.SYNC_MODE_INTERV
 RETAINS: dict[int, str] = {pb.RETAIN_UNTIL_ACKED: "until_acked", pb.RETAIN_ALWAYS: "always"}
 RESETS: dict[int, str] = {pb.RESET_EARLIEST: "earliest", pb.RESET_LATEST: "latest", pb.RESET_FAIL: "fail"}
 EDGES: dict[int, str] = {pb.EDGE_EARLIEST: "earliest", pb.EDGE_LATEST: "latest"}
+PRIORITIES: dict[int, str] = {pb.PRIORITY_LOW: "low", pb.PRIORITY_MEDIUM: "medium", pb.PRIORITY_HIGH: "high"}
+EXPIREDS: dict[int, str] = {pb.EXPIRED_DROP: "drop", pb.EXPIRED_DEAD_LETTER: "dead_letter"}
 _TOPIC_NUMBERS = (
-    "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retention_age_ms", "retention_bytes",
+    "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retention_age_ms",
+    "retention_bytes", "ttl_ms",
 )  # fmt: skip
 _GROUP_NUMBERS = ("lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms")
 
@@ -81,6 +84,9 @@ class NewMessages(NamedTuple):
     headers: list[list[tuple[str, bytes]] | None] | None
     timestamps: list[dt.datetime | None] | None
     dedup_keys: list[bytes | None] | None
+    ttls: list[float | None] | None
+    delays: list[float | dt.datetime | None] | None
+    priorities: list[str | None] | None
 
 
 def new_messages(messages: Any) -> NewMessages:
@@ -96,7 +102,16 @@ def new_messages(messages: Any) -> NewMessages:
         _column([[(header.name, header.value) for header in one.headers] if one.headers else None for one in messages]),
         _column([None if time_us is None else moment_of("timestamp_us", time_us) for time_us in times]),
         _column([one.dedup_key if one.HasField("dedup_key") else None for one in messages]),
+        _column([one.ttl_ms / 1000 if one.HasField("ttl_ms") else None for one in messages]),
+        _column([_delay_of(one) for one in messages]),
+        _column([word_of("priority", one.priority, PRIORITIES) if one.HasField("priority") else None for one in messages]),
     )
+
+
+def _delay_of(message: pb.NewMessage) -> float | dt.datetime | None:
+    if message.HasField("delay_ms"):
+        return message.delay_ms / 1000
+    return moment_of("deliver_at_us", message.deliver_at_us) if message.HasField("deliver_at_us") else None
 
 
 def _column(entries: list[Any]) -> list[Any] | None:
@@ -111,6 +126,9 @@ def topic_options(settings: pb.TopicSettings) -> dict[str, Any]:
         words["sync"] = SyncMode(word_of("sync", settings.sync, SYNC_MODES))
     if settings.HasField("retain"):
         words["retain"] = word_of("retain", settings.retain, RETAINS)
+    if settings.HasField("expired"):
+        words["expired"] = word_of("expired", settings.expired, EXPIREDS)
+    words |= {name: getattr(settings, name) for name in ("priorities", "compression") if settings.HasField(name)}
     return options | words
 
 
@@ -138,8 +156,10 @@ def message_of(message: Message) -> tuple[pb.Message, int]:
     value, key, headers, dedup_key = message.value, message.key, message.headers, message.dedup_key
     found = pb.Message(
         partition=message.partition, offset=message.offset, value=value, key=key, timestamp_us=message.timestamp_us,
-        append_time_us=message.append_time_us, dedup_key=dedup_key,
+        append_time_us=message.append_time_us, dedup_key=dedup_key, expires_at_us=message.expires_us, deliver_at_us=message.deliver_us,
     )  # fmt: skip
+    if message.priority != "low":
+        found.priority = _number_of(message.priority, PRIORITIES)  # type: ignore[assignment]
     size = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(dedup_key or b"")
     for name, content in headers:
         found.headers.add(name=name, value=content)
@@ -181,6 +201,7 @@ def topic_of(info: TopicInfo) -> pb.Topic:
 def _topic_settings(settings: TopicSettings) -> pb.TopicSettings:
     return pb.TopicSettings(
         sync=_number_of(settings.sync.value, SYNC_MODES), retain=_number_of(settings.retain, RETAINS),  # type: ignore[arg-type]
+        expired=_number_of(settings.expired, EXPIREDS), priorities=settings.priorities, compression=settings.compression,  # type: ignore[arg-type]
         **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
     )  # fmt: skip
 

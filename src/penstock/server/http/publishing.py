@@ -24,12 +24,22 @@ HEADER_PREFIX = "x-penstock-header-"
 BASE64 = Parameter("base64", {"type": "boolean", "description": "give keys, values and headers as base64 always"}, False)
 _PARTITION = "X-Penstock-Partition"
 _KEY, _KEY_BASE64, _TIMESTAMP = "X-Penstock-Key", "X-Penstock-Key-Base64", "X-Penstock-Timestamp"
+_TTL, _DELAY, _DELIVER_AT = "X-Penstock-TTL", "X-Penstock-Delay", "X-Penstock-Deliver-At"
+_PRIORITY, _COMPRESSION = "X-Penstock-Priority", "X-Penstock-Compression"
 _RAW_HEADERS = (
     Parameter(_KEY, schemas.text(8_192, "the key, as text"), place=RAW_HEADER),
     Parameter(_KEY_BASE64, schemas.text(8_192, "the key, any bytes"), place=RAW_HEADER),
     Parameter(_PARTITION, {**schemas.PARTITION, "description": "the partition; also for an array"}, place=RAW_HEADER),
     Parameter(_TIMESTAMP, {**schemas.TIME, "description": "its time"}, place=RAW_HEADER),
+    Parameter(_TTL, schemas.TTL, place=RAW_HEADER),
+    Parameter(_DELAY, schemas.DELAY, place=RAW_HEADER),
+    Parameter(_DELIVER_AT, {**schemas.TIME, "description": "not delivered to groups before"}, place=RAW_HEADER),
+    Parameter(_PRIORITY, schemas.PRIORITY, place=RAW_HEADER),
+    Parameter(
+        _COMPRESSION, {**schemas.COMPRESSION, "description": "instead of the topic's; also for an array"}, place=RAW_HEADER
+    ),
 )
+_OF_ARRAYS = {_PARTITION.lower(), _COMPRESSION.lower()}
 
 
 @operation(
@@ -77,7 +87,7 @@ def _message_headers(call: Call) -> list[tuple[str, bytes]]:
     found = []
     used = {one.name.lower() for one in _RAW_HEADERS}
     if call.media_type != OCTETS:
-        used = {_PARTITION.lower()} if isinstance(call.body, list) else set()
+        used = _OF_ARRAYS if isinstance(call.body, list) else set()
     for raw_name, raw_value in call.headers.raw:
         name = raw_name.decode("latin-1")
         if name.startswith(HEADER_PREFIX) and call.media_type == OCTETS:
@@ -97,10 +107,17 @@ async def _publish_many(call: Call, known: bytes | None) -> list[Receipt]:
         "headers": [message.headers for message in messages],
         "timestamps": [message.timestamp for message in messages],
         "dedup_keys": dedup_keys,
+        "ttls": [message.ttl for message in messages],
+        "delays": [message.delay for message in messages],
+        "priorities": [message.priority for message in messages],
     }
     given = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     values = [message.value for message in messages]
-    return list(await call.context.store.publish_many(call.topic, values, partition=call.query.get(_PARTITION), **given))
+    return list(
+        await call.context.store.publish_many(
+            call.topic, values, partition=call.query.get(_PARTITION), compression=call.query.get(_COMPRESSION), **given
+        )
+    )
 
 
 def _raw_message(call: Call, headers: list[tuple[str, bytes]]) -> show.NewMessage:
@@ -111,13 +128,20 @@ def _raw_message(call: Call, headers: list[tuple[str, bytes]]) -> show.NewMessag
         if key is not None:
             raise BadArgument(_KEY, shown(key), f"and {_KEY_BASE64} exclude each other")
         key = show.bytes_of_base64(call.query[_KEY_BASE64], _KEY_BASE64)
-    timestamp = call.query.get(_TIMESTAMP)
+    timestamp, deliver_at = call.query.get(_TIMESTAMP), call.query.get(_DELIVER_AT)
+    if deliver_at is not None and _DELAY in call.query:
+        raise BadArgument(_DELAY, shown(call.query[_DELAY]), f"and {_DELIVER_AT} exclude each other")
     return show.NewMessage(
         call.body,
         key,
         headers or None,
         call.query.get(_PARTITION),
         None if timestamp is None else show.moment_of(_TIMESTAMP, timestamp),
+        None,
+        call.query.get(_TTL),
+        call.query.get(_DELAY) if deliver_at is None else show.moment_of(_DELIVER_AT, deliver_at),
+        call.query.get(_PRIORITY),
+        call.query.get(_COMPRESSION),
     )
 
 

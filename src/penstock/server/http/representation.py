@@ -35,6 +35,10 @@ class NewMessage(NamedTuple):
     partition: int | None = None
     timestamp: dt.datetime | None = None
     dedup_key: bytes | None = None
+    ttl: float | None = None
+    delay: float | dt.datetime | None = None
+    priority: str | None = None
+    compression: str | None = None
 
     def options(self) -> dict[str, Any]:
         """What it has besides its value, as `publish` takes it."""
@@ -64,6 +68,7 @@ def new_message(fields: dict[str, Any], where: str) -> NewMessage:
     """The message that checked JSON describes. Raises `BadArgument`."""
     timestamp = fields.get("timestamp")
     headers = fields.get("headers")
+    deliver_at = fields.get("deliver_at")
     return NewMessage(
         _bytes_of("value", fields, where),
         _bytes_of("key", fields, where),
@@ -71,6 +76,10 @@ def new_message(fields: dict[str, Any], where: str) -> NewMessage:
         fields.get("partition"),
         None if timestamp is None else moment_of("timestamp", timestamp),
         _bytes_of("dedup_key", fields, where),
+        fields.get("ttl"),
+        fields.get("delay") if deliver_at is None else moment_of("deliver_at", deliver_at),
+        fields.get("priority"),
+        fields.get("compression"),
     )
 
 
@@ -121,13 +130,22 @@ def message_fields(message: Message, *, as_base64: bool) -> dict[str, Any]:
     """A message for JSON; nothing is lost."""
     found: dict[str, Any] = {
         "topic": message.topic, "partition": message.partition, "offset": message.offset,
-        "timestamp": message.timestamp.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "timestamp": _iso(message.timestamp),
         **_field("key", message.key, as_base64=as_base64), **_field("value", message.value, as_base64=as_base64),
         "headers": [{"name": name, **_field("value", value, as_base64=as_base64)} for name, value in message.headers],
     }  # fmt: skip
     if message.dedup_key is not None:
         found |= _field("dedup_key", message.dedup_key, as_base64=as_base64)
+    for name, moment in (("expires_at", message.expires_at), ("deliver_at", message.deliver_at)):
+        if moment is not None:
+            found[name] = _iso(moment)
+    if message.priority != "low":
+        found["priority"] = message.priority
     return found
+
+
+def _iso(moment: dt.datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _field(name: str, data: bytes | None, *, as_base64: bool) -> dict[str, str | None]:

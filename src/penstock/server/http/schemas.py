@@ -104,6 +104,13 @@ _HEADER: Schema = record(
     oneOf=[{"required": ["value"]}, {"required": ["value_base64"]}],
 )
 TIME: Schema = text(40, "ISO 8601 with a zone", format="date-time")
+OPTION_SECONDS_MAX = 1_000_000_000
+TTL = seconds(0.000_001, OPTION_SECONDS_MAX, "seconds from when it is stored that it lives, instead of the topic's")
+DELAY = seconds(0, OPTION_SECONDS_MAX, "seconds from when it is stored; not delivered to groups before")
+PRIORITY: Schema = {"type": "string", "enum": ["low", "medium", "high"], "description": "in a topic that has priorities"}
+COMPRESSION: Schema = text(
+    7, "none, gzip, zstd, lz4, or with a level gzip:9", pattern="^(none|lz4|gzip(:[1-9])?|zstd(:([1-9]|1[0-9]))?)$"
+)
 PLACE: Schema = text(
     40,
     "earliest, latest, an offset or a time",
@@ -118,14 +125,19 @@ def _new_message(**more: Schema) -> Schema:
         "timestamp": TIME,
         "dedup_key": text(1_024, "publishing it again within the topic's window stores nothing", minLength=1),
         "dedup_key_base64": text(2_048, "the same, any bytes", minLength=1, pattern=_BASE64, contentEncoding="base64"),
+        "ttl": TTL,
+        "delay": DELAY,
+        "deliver_at": {**TIME, "description": "not delivered to groups before"},
+        "priority": PRIORITY,
         **more,
     }
     has_value = {"anyOf": [{"required": ["value"]}, {"required": ["value_base64"]}]}
-    return record(fields, allOf=[has_value, *(_not_both(name, f"{name}_base64") for name in ("value", "key", "dedup_key"))])
+    pairs = [*((name, f"{name}_base64") for name in ("value", "key", "dedup_key")), ("delay", "deliver_at")]
+    return record(fields, allOf=[has_value, *(_not_both(*names) for names in pairs)])
 
 
 COMPONENTS: dict[str, Schema] = {
-    "NewMessage": _new_message(partition=PARTITION),
+    "NewMessage": _new_message(partition=PARTITION, compression=COMPRESSION),
     "NewMessageOfMany": _new_message(),
     "Header": _HEADER,
     "Receipt": answer({"topic": {"type": "string"}, "partition": PARTITION, "offset": OFFSET, "duplicate": {"type": "boolean"}}),
@@ -136,8 +148,11 @@ COMPONENTS: dict[str, Schema] = {
             "key": or_null({"type": "string"}), "key_base64": {"type": "string", "contentEncoding": "base64"},
             "value": or_null({"type": "string"}), "value_base64": {"type": "string", "contentEncoding": "base64"},
             "headers": list_of(ref("Header")), "dedup_key": {"type": "string"}, "dedup_key_base64": {"type": "string"},
+            "expires_at": text(40, "ISO 8601, UTC; absent: never"),
+            "deliver_at": text(40, "ISO 8601, UTC; absent: it was due at once"),
+            "priority": {"type": "string", "enum": ["medium", "high"], "description": "absent: low"},
         },
-        "key", "key_base64", "value", "value_base64", "dedup_key", "dedup_key_base64",
+        "key", "key_base64", "value", "value_base64", "dedup_key", "dedup_key_base64", "expires_at", "deliver_at", "priority",
     ),
     "Delivery": {
         "allOf": [

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
@@ -317,9 +318,10 @@ class Store:
         """
         if self._closed:
             self._check_open()
-        target = self._catalog.to_publish(
-            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync)
-        )
+        target = self._catalog.to_publish_now(topic)
+        if target is None:
+            message = value, key, headers, partition, timestamp, dedup_key, sync
+            target = self._catalog.to_publish(topic, partial(_check_message, message))
         return target.publish(value, key, headers, partition, timestamp, dedup_key, sync)
 
     def begin_publish(self, topic: str, value: object) -> tuple[Topic, int, AppendTicket] | None:
@@ -854,3 +856,7 @@ def _ms(name: str, value: object) -> int | None:
 
 
 __all__ = ["GroupInfo", "Retained", "Store", "TopicInfo"]
+
+
+def _check_message(message: tuple[object, ...], topic: Topic) -> None:
+    topic.check_message(*message)

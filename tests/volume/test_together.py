@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock.errors import BatchTooLarge
 from penstock.format.batch import encode_batch, encode_single
+from penstock.format.batch_header import COMPATIBLE_PREWRITTEN
 from penstock.settings import TopicSettings
 from penstock.values import SyncMode
 from penstock.volume.tickets import Other
@@ -60,6 +61,15 @@ def test_what_is_not_small_and_simple_is_committed_all_the_same(volume: Volume, 
     assert volume.commit_together([first], [encode_single(b"c")], []) == [first.committed_end - 1]
 
 
+def test_two_batches_for_one_log_fit_its_segment_together_or_begin_another(volume: Volume) -> None:
+    """Room is made for both, not for each as if it were alone."""
+    volume.create_topic("short", 1, TopicSettings(segment_bytes=64 * 1024))
+    log = volume.log("short")
+    volume.append(log, encode_single(b"first"))
+    volume.commit_together([log, log], [encode_single(bytes(40 * 1024)) for _ in range(2)], [])
+    assert log.segment_firsts == [0, 1]
+
+
 def test_a_batch_over_the_limit_is_refused_and_changes_nothing(volume: Volume) -> None:
     """Nothing of the others either."""
     logs = [volume.log("t", 0), volume.log("t", 1)]
@@ -82,6 +92,8 @@ def test_it_shares_a_cycle_with_others_in_the_same_logs(tmp_path: Path) -> None:
         assert [ticket.first_offset for ticket in tickets] == [0, 0]
         assert volume._journal.syncs == syncs + 1
         assert values(logs[0]) == [b"before", b"together"]
+        flags = [[batch.header.compatible & COMPATIBLE_PREWRITTEN for batch in log.read(0)] for log in logs]
+        assert flags == [[0, 0], [1, 1], [0]]
     with Volume.open(path, settings=SETTINGS, background=False) as volume:
         assert [values(volume.log("t", partition))[-1] for partition in range(3)] == [b"together"] * 3
 

@@ -45,6 +45,8 @@ def check_wait(name: str, value: object) -> float | None:
     """How long to wait at most: None for ever, 0 not at all."""
     if value is None:
         return None
+    if type(value) is int and 0 <= value < 1_000_000:
+        return float(value)
     return min(check_seconds(name, value, 0, 1e12), 1e6)
 
 

@@ -57,6 +57,14 @@ def test_ranges(kind: int, place: tuple[int, int, int], member: int, concurrency
     assert ops.decode_ranges(operation) == (member, concurrency, given_ranges)
 
 
+@given(heads, offset_numbers)
+def test_one_finished_offset_is_stored_as_any_bitmap_is(place: tuple[int, int, int], offset: int) -> None:
+    """It is written without making the bitmap."""
+    operation = single(ops.encode_finished(*place, [offset])[0])
+    assert (operation.kind, head(operation)) == (ops.FINISHED, place)
+    assert bytes(operation.body) == BitMap64([offset]).serialize()
+
+
 def test_many_ranges_are_several_operations() -> None:
     """Each fits into any frame, and together they say the same."""
     many = [(at * 3, at * 3 + 2) for at in range(ops.RANGES_PER_OPERATION * 3 + 1)]

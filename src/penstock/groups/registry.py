@@ -181,30 +181,37 @@ class Groups:
             return b""
         parts: list[bytes] = []
         finished: dict[tuple[Cursor, int, int], list[int]] = {}
+        run: list[int] = []
+        of: Cursor | None = None
+        at_generation = 0
         size = count = operations = 0
         for entry in noted[:]:
-            if type(entry) is _Barrier:
-                count += 1
-                if operations:
-                    break  # a snapshot has what comes before it, and not what comes after
-                continue
-            if type(entry) is bytes:
-                size += len(entry)
-            elif type(entry) is tuple:
-                # A bitmap takes two bytes an offset at most, and a little for each run of 65,536.
-                size += 32 + 2 * len(entry[3])
-            if size > bytes_max and operations:
-                break
-            count += 1
-            operations += type(entry) is not _Mark
-            if type(entry) is bytes:
-                parts.append(entry)
-            elif type(entry) is tuple:
+            if type(entry) is tuple:
+                # First, and with little ado where it follows one of the same cursor: there is one for each message that is acked alone.
                 cursor, group_id, generation, offsets = entry
-                finished.setdefault((cursor, group_id, generation), []).extend(offsets)
+                # A bitmap takes two bytes an offset at most, and a little for each run of 65,536.
+                size += 32 + 2 * len(offsets)
+                if size > bytes_max and operations:
+                    break
+                if cursor is not of or generation != at_generation:
+                    of, at_generation = cursor, generation
+                    run = finished.setdefault((cursor, group_id, generation), [])
+                run += offsets
+                operations += 1
+            elif type(entry) is bytes:
+                size += len(entry)
+                if size > bytes_max and operations:
+                    break
+                parts.append(entry)
+                operations += 1
+            elif type(entry) is _Barrier:
+                if operations:
+                    count += 1
+                    break  # a snapshot has what comes before it, and not what comes after
             else:
-                assert type(entry) is _Mark
+                assert isinstance(entry, _Mark)
                 entry.taken = True
+            count += 1
         del noted[:count]
         if not operations:
             return b""

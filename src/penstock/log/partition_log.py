@@ -887,13 +887,14 @@ class PartitionLog:
         self._groups = []
 
 
+# A function of the logs, as `PartitionLog.plan` is of one.
+# ruff: noqa: SLF001
 def plan_together(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch], now_us: int, parts: list[Buffer]) -> list[int]:
     """
     `plan` one batch in each of *logs*, none of them twice; add the batches to the *parts* of a frame and return their offsets.
 
     A transaction goes to many logs, so that the calls for each of them would take longer than what they do.
     """
-    # ruff: noqa: SLF001
     first_offsets = []
     for log, batch in zip(logs, batches, strict=True):
         tail, data, first, epoch, max_time_us = log._tail, batch.data, log._end, log.log_epoch, log.max_time_us

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
@@ -358,9 +359,10 @@ class Store:
         chosen = None
         if ttl is not None or delay is not None or priority is not None or compression is not None:
             chosen = Options(ttl, delay, priority, compression)
-        target = self._catalog.to_publish(
-            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
-        )
+        target = self._catalog.to_publish_now(topic)
+        if target is None:
+            message = value, key, headers, partition, timestamp, dedup_key, sync, chosen
+            target = self._catalog.to_publish(topic, partial(_check_message, message))
         return target.publish(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
 
     def begin_publish(self, topic: str, value: object) -> tuple[Topic, int, AppendTicket] | None:
@@ -910,3 +912,7 @@ def _ms(name: str, value: object) -> int | None:
 
 
 __all__ = ["GroupInfo", "Retained", "Rewritten", "Store", "TopicInfo"]
+
+
+def _check_message(message: tuple[Any, ...], topic: Topic) -> None:
+    topic.check_message(*message)

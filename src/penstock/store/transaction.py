@@ -69,7 +69,8 @@ class Transaction:
         """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
         self._check()
         chosen = options(ttl, delay, priority, compression)
-        found = self._catalog.to_publish_now(topic)
+        # Mostly the topic of the message before. One that is deleted meanwhile is noticed by the commit.
+        found = self._topics[-1] if self._topics and self._topics[-1].name == topic else self._catalog.to_publish_now(topic)
         if found is None:
             self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp, chosen))
             return

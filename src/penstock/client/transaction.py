@@ -37,7 +37,7 @@ class RemoteTransaction:
         self._batches: list[tuple[MessageEncoder, int, EncodedBatch]] = []
         self._acks: dict[RemoteConsumer, dict[RemoteDelivery, None]] = {}
         self._ended = False
-        self.receipts: list[Receipt] = []
+        self._receipts: list[Receipt] = []
 
     def publish(self, topic: str, value: object, *, key: object = None, headers: object = None, partition: object = None,
                 timestamp: object = None, ttl: object = None, delay: object = None, priority: object = None,
@@ -85,7 +85,7 @@ class RemoteTransaction:
         """Make everything durable and visible at once; returns the receipts. See `Transaction.commit`."""
         request = self._end()
         if request is None:
-            return self.receipts
+            return self._receipts
         fields, payload = request
         try:
             answer = self._connection.call(
@@ -124,8 +124,13 @@ class RemoteTransaction:
         for (target, number, batch), offset in zip(
             self._batches, numbers(answer.fields, "offsets", len(self._batches)), strict=True
         ):
-            self.receipts += [Receipt(target.name, number, offset + at) for at in range(batch.count)]
-        return self.receipts
+            self._receipts += [Receipt(target.name, number, offset + at) for at in range(batch.count)]
+        return self._receipts
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The places of its messages, in order, after the commit."""
+        return self._receipts
 
     def abort(self) -> None:
         """Drop everything."""

@@ -172,7 +172,7 @@ class Bench:
             "bench",
             master="local[2]",
             settings={
-                "spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.local.dir": folder,
+                "spark.ui.enabled": "false", "spark.log.level": "FATAL", "spark.local.dir": folder,
                 "spark.sql.streaming.noDataProgressEventInterval": "100",
             },
         )  # fmt: skip

@@ -141,6 +141,7 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str) -> No
     with open_store(path) as store:
         assert sum(store.ends("t").values()) == 0
         assert store._staging._stages.all() == []
+    assert load(spark, path).count() == 0
 
 
 def test_messages_of_ten_megabytes(spark: SparkSession, path: str) -> None:

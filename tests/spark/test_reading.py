@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import penstock
 from penstock.errors import BadBytes, BadSetting, DataLost, StoreNotFound, TopicNotFound, Unavailable
+from penstock.spark import connections
 from penstock.spark.planning import Range, admit, split
 from penstock.spark.schema import read_schema
 from penstock.spark.source import PenstockDataSource
@@ -325,6 +326,8 @@ def test_a_reader_goes_on_where_it_was_when_its_server_comes_back(tmp_path: Any)
                 server.process.communicate()
                 server = Serving(*arguments)
             found += [value.split(b" ")[0] for value in table["value"].to_pylist()]
+        for place in [one for one in connections._open if one[1].is_server]:
+            connections._open.pop(place).close()
     finally:
         server.process.kill()
         server.process.communicate()

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import penstock
-from penstock.errors import TransactionFenced
+from penstock.errors import StoreLocked, TransactionFenced
 from penstock.spark.options import WriteOptions
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.staging import Staged, TaskStage
@@ -301,6 +301,20 @@ def test_a_stream_through_a_server_that_restarts(spark: SparkSession, tmp_path: 
     finally:
         server.process.kill()
         server.process.communicate()
+
+
+def test_a_store_that_its_owner_keeps_for_itself_is_told(path: str) -> None:
+    """A commit waits for it as long as `retryTimeoutMs` says; reading goes on beside it."""
+    options = WriteOptions.parse({"store": path, "topic": "out", "retryTimeoutMs": "100"}, streaming=True)
+    with open_store(path) as store:
+        store.create_topic("out")
+        table = pa.RecordBatch.from_arrays([pa.array([b"1"], pa.binary())], ["value"])
+        staged = TaskStage(options, ("value",), "spark-query.q").write(iter([table]))
+        sink = PenstockStreamWriter(options, StructType([StructField("value", BinaryType())]))
+        with pytest.raises(StoreLocked):
+            sink.commit([staged], 1)
+    sink.commit([staged], 1)
+    assert found(path) == [1]
 
 
 def test_zombies_are_fenced(path: str) -> None:

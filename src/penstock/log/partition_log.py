@@ -202,6 +202,8 @@ class PartitionLog:
         self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
         self._sizes: dict[int, int] = {}
         self._uses = 0
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Called when a segment was rewritten."""
         self.open_logs: set[PartitionLog] = set()
         """Where a log notes that it opened a file; shared by the logs of a store."""
         self.cached_index: tuple[int, int] = (0, 0)
@@ -833,6 +835,7 @@ class PartitionLog:
         # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
         self._loaded[segment.first_offset] = segment
         self._sizes.pop(segment.first_offset, None)
+        self.on_replaced()
 
     def delete(self) -> None:
         """

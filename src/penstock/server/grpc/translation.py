@@ -28,6 +28,7 @@ RESETS: dict[int, str] = {pb.RESET_EARLIEST: "earliest", pb.RESET_LATEST: "lates
 EDGES: dict[int, str] = {pb.EDGE_EARLIEST: "earliest", pb.EDGE_LATEST: "latest"}
 _TOPIC_NUMBERS = (
     "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retention_age_ms", "retention_bytes",
+    "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms",
 )  # fmt: skip
 _GROUP_NUMBERS = ("lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms")
 
@@ -109,6 +110,8 @@ def topic_options(settings: pb.TopicSettings) -> dict[str, Any]:
     words: dict[str, Any] = {}
     if settings.HasField("sync"):
         words["sync"] = SyncMode(word_of("sync", settings.sync, SYNC_MODES))
+    if settings.HasField("compaction"):
+        words["compaction"] = settings.compaction
     if settings.HasField("retain"):
         words["retain"] = word_of("retain", settings.retain, RETAINS)
     return options | words
@@ -181,7 +184,7 @@ def topic_of(info: TopicInfo) -> pb.Topic:
 def _topic_settings(settings: TopicSettings) -> pb.TopicSettings:
     return pb.TopicSettings(
         sync=_number_of(settings.sync.value, SYNC_MODES), retain=_number_of(settings.retain, RETAINS),  # type: ignore[arg-type]
-        **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
+        compaction=settings.compaction, **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
     )  # fmt: skip
 
 

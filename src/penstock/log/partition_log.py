@@ -640,6 +640,16 @@ class PartitionLog:
                     self._unload()
         return segment
 
+    def is_loaded(self, first_offset: int) -> bool:
+        """Whether the segment that begins there is open now."""
+        return first_offset in self._loaded
+
+    def unload(self, first_offset: int) -> None:
+        """Let go of a sealed segment, if it is durable; its file closes when the last reader is done with it."""
+        segment = self._loaded.get(first_offset)
+        if segment is not None and segment is not self._active and segment.sealed and segment.is_synced:
+            self._loaded.pop(first_offset, None)
+
     def _unload(self) -> None:
         """Let go of the sealed segments that were not used for longest; their files close when the last reader is done with them."""
         excess = len(self._loaded) - LOADED_MAX

@@ -423,11 +423,11 @@ class HttpStore:
 
     def compact(self, topic: str) -> Rewritten:
         """See `Store.compact`."""
-        return Rewritten(**self.ask("POST", ["topics", topic, "compact"], {}))
+        return Rewritten(**self.ask("POST", ["topics", topic, "compact"]))
 
     def vacuum(self, topic: str) -> Rewritten:
         """See `Store.vacuum`."""
-        return Rewritten(**self.ask("POST", ["topics", topic, "vacuum"], {}))
+        return Rewritten(**self.ask("POST", ["topics", topic, "vacuum"]))
 
     def delete_topic(self, name: str) -> None:
         """See `Store.delete_topic`."""

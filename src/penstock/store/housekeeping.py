@@ -172,8 +172,9 @@ class Housekeeper:
             for log in topic.logs:
                 if len(log.segment_firsts) > 1:
                     rules = self._rules(topic, groups)
-                    total.add(self._volume.housekeeping.vacuum(log, rules, self._protection(topic, log, groups), self._pause))
-            self.counters(topic).removed_messages += total.messages
+                    removed = self._volume.housekeeping.vacuum(log, rules, self._protection(topic, log, groups), self._pause)
+                    self.counters(topic).removed_messages += removed.messages
+                    total.add(removed)
         return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
 
     def compact(self, topics: Sequence[Topic], *, due: bool = False) -> Rewritten:

@@ -27,7 +27,7 @@ from penstock.store.producer import Producer
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.staging import Committed, OpenStage
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
-from penstock.store.store import GroupInfo, Retained, Store, TopicInfo
+from penstock.store.store import GroupInfo, Retained, Rewritten, Store, TopicInfo
 from penstock.store.transaction import Transaction
 from penstock.topics.message import Headers, Message
 from penstock.topics.receipt import Receipt, Receipts
@@ -37,6 +37,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
-    "OpenStage", "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings",
-    "StoreStats", "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
+    "OpenStage", "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Rewritten", "Store",
+    "StoreSettings", "StoreStats", "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
 ]  # fmt: skip

@@ -40,6 +40,9 @@ CALLS: list[tuple[str, list[str], list[str]]] = [
     ("stats", [], []),
     ("groups delete", ["orders", "billing"], ["--yes"]),
     ("topics retain", ["orders"], []),
+    ("topics vacuum", ["orders"], []),
+    ("compact", [], []),
+    ("topics delete", ["orders"], ["--yes"]),
     ("bench", [], ["--seconds", "20ms"]),
 ]
 """Each command that takes TARGET: its arguments behind it, and its options."""
@@ -70,6 +73,9 @@ def test_every_command_works_on_a_folder_and_on_a_server(run: Commands, target: 
     assert seen["dlq replay"] == [{"replayed": 1}]
     assert seen["dlq discard"] == [{"discarded": 2}]
     assert seen["topics retain"] == [{"segments": 0, "bytes": 0}]
+    assert seen["topics vacuum"] == [{"segments": 0, "messages": 0, "bytes": 0}]
+    assert seen["compact"] == [{"segments": 0, "messages": 0, "tombstones": 0, "bytes": 0}]
+    assert seen["topics delete"] == [{"topic": "orders", "deleted": True}]
 
 
 def test_each_command_that_takes_a_target_is_tried_on_both() -> None:

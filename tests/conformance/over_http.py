@@ -29,7 +29,7 @@ from penstock.server.http.operations import OPERATIONS
 from penstock.server.http.schemas import PUBLISH_MESSAGES_MAX
 from penstock.settings import GroupSettings, TopicSettings
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
-from penstock.store.store import GroupInfo, TopicInfo
+from penstock.store.store import GroupInfo, Rewritten, TopicInfo
 from penstock.topics.message import Headers, Message
 from penstock.topics.receipt import Receipt
 from tests.conformance.awaited import LoopThread
@@ -442,6 +442,18 @@ class HttpStore:
     def retain(self, topic: str | None = None) -> Any:
         """Let the server do what it does every few seconds."""
         return self._server.owner.retain(topic)
+
+    def compact(self, topic: str) -> Rewritten:
+        """See `Store.compact`."""
+        return Rewritten(**self.ask("POST", ["topics", topic, "compact"]))
+
+    def vacuum(self, topic: str) -> Rewritten:
+        """See `Store.vacuum`."""
+        return Rewritten(**self.ask("POST", ["topics", topic, "vacuum"]))
+
+    def delete_topic(self, name: str) -> None:
+        """See `Store.delete_topic`."""
+        self.ask("DELETE", ["topics", name])
 
     def close(self) -> None:
         """The client goes: its consumers leave."""

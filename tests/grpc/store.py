@@ -23,7 +23,7 @@ from penstock.arguments import check_moment_us, check_seconds, check_whole_numbe
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
 from penstock.settings import GroupSettings, TopicSettings
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
-from penstock.store.store import GroupInfo, Retained, TopicInfo
+from penstock.store.store import GroupInfo, Retained, Rewritten, TopicInfo
 from penstock.topics.message import Headers
 from penstock.topics.receipt import Receipt
 from penstock.values import SyncMode
@@ -377,7 +377,7 @@ class GrpcStore:
     def create_topic(self, name: str, *, partitions: int = 1, **settings: Any) -> TopicInfo:
         chosen: dict[str, Any] = {}
         for key, value in settings.items():
-            if key in ("segment_age", "dedup_window", "retention_age", "ttl"):
+            if key in ("segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry", "ttl"):
                 chosen[f"{key}_ms"] = _ms(key, value)
                 if key == "ttl" and not chosen["ttl_ms"]:
                     no_such_call("a ttl of nothing: in the settings 0 means for ever")
@@ -409,6 +409,20 @@ class GrpcStore:
         with translated():
             answers = [self.admin.Retain(pb.RetainRequest(topic=name)) for name in names]
         return Retained(sum(one.segments for one in answers), sum(one.bytes for one in answers))
+
+    def compact(self, topic: str) -> Rewritten:
+        with translated():
+            found = self.admin.Compact(pb.RewriteRequest(topic=topic))
+        return Rewritten(found.segments, found.messages, found.tombstones, found.bytes)
+
+    def vacuum(self, topic: str) -> Rewritten:
+        with translated():
+            found = self.admin.Vacuum(pb.RewriteRequest(topic=topic))
+        return Rewritten(found.segments, found.messages, found.tombstones, found.bytes)
+
+    def delete_topic(self, name: str) -> None:
+        with translated():
+            self.admin.DeleteTopic(pb.DeleteTopicRequest(topic=name))
 
     # -- publishing -------------------------------------------------------------------------------------------------
 

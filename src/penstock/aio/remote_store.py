@@ -22,11 +22,11 @@ from penstock.arguments import check_whole_number
 from penstock.client.connection import ConnectionLost
 from penstock.client.consumer import RemoteConsumer
 from penstock.client.dead_letter_box import chosen_offsets, wanted_offsets
-from penstock.client.store import check_topic_name, for_server, stage_ids, stricter
+from penstock.client.store import check_topic_name, for_server, rewritten_of, stage_ids, stricter
 from penstock.errors import OutcomeUnknown, SequenceGap, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store.staging import Committed
-from penstock.store.store import Retained
+from penstock.store.store import Retained, Rewritten
 from penstock.topics import publication
 from penstock.topics.encoder import Columns
 from penstock.topics.options import options
@@ -285,6 +285,17 @@ class AsyncRemoteStore(AsyncStore):
             check_topic_name(topic)
         fields = (await self._calls.ask(Call.RETAIN, {"topic": topic})).fields
         return Retained(whole(fields, "segments"), whole(fields, "bytes"))
+
+    async def vacuum(self, topic: str | None = None) -> Rewritten:
+        return rewritten_of((await self._calls.ask(Call.VACUUM, self._remote._chosen_topic(topic))).fields)
+
+    async def compact(self, topic: str | None = None) -> Rewritten:
+        return rewritten_of((await self._calls.ask(Call.COMPACT, self._remote._chosen_topic(topic))).fields)
+
+    async def delete_topic(self, name: str) -> None:
+        self._check_topic(name)
+        await self._calls.ask(Call.DELETE_TOPIC, {"topic": name}, resend=False)
+        self._remote._topics.pop(name, None)
 
     async def flush(self) -> None:
         await self._calls.ask(Call.FLUSH, {})

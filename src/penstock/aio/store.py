@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.store.staging import Committed
     from penstock.store.stats import StoreStats
-    from penstock.store.store import GroupInfo, Retained, Store, TopicInfo
+    from penstock.store.store import GroupInfo, Retained, Rewritten, Store, TopicInfo
     from penstock.topics.message import Message
     from penstock.topics.receipt import Receipts
 
@@ -123,6 +123,18 @@ class AsyncStore:
     async def retain(self, topic: str | None = None) -> Retained:
         """See `Store.retain`."""
         return await asyncio.to_thread(self._store.retain, topic)
+
+    async def vacuum(self, topic: str | None = None) -> Rewritten:
+        """See `Store.vacuum`."""
+        return await asyncio.to_thread(self._store.vacuum, topic)
+
+    async def compact(self, topic: str | None = None) -> Rewritten:
+        """See `Store.compact`."""
+        return await asyncio.to_thread(self._store.compact, topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """See `Store.delete_topic`."""
+        await asyncio.to_thread(self._store.delete_topic, name)
 
     def stats(self) -> StoreStats:
         """Numbers of this moment."""

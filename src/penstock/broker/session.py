@@ -132,6 +132,9 @@ class Session:
             Call.STATS: lambda _: (documents.encode_stats(store.stats()), []),
             Call.RETAIN: self._retain,
             Call.FLUSH: self._flush,
+            Call.VACUUM: lambda frame: (store.vacuum(frame.fields.get("topic"))._asdict(), []),
+            Call.COMPACT: lambda frame: (store.compact(frame.fields.get("topic"))._asdict(), []),
+            Call.DELETE_TOPIC: self._delete_topic,
             Call.PUBLISH_ONCE: self._publish_once,
             Call.OPEN_PRODUCER: self._open_producer,
             Call.TRANSACT: self._transact,
@@ -298,6 +301,10 @@ class Session:
     def _retain(self, frame: Frame) -> Answer:
         segments, freed = self._store.retain(frame.fields.get("topic"))
         return {"segments": segments, "bytes": freed}, []
+
+    def _delete_topic(self, frame: Frame) -> Answer:
+        self._store.delete_topic(frame.fields.get("topic"))  # type: ignore[arg-type]
+        return {}, []
 
     def _flush(self, _: Frame) -> Answer:
         self._store.flush()

@@ -11,6 +11,7 @@ from penstock.cli import failures, interrupts, output
 from penstock.cli.about import completion, version
 from penstock.cli.bench.command import bench
 from penstock.cli.check import repair, verify
+from penstock.cli.compact import compact
 from penstock.cli.consume import consume
 from penstock.cli.demo.command import demo
 from penstock.cli.dlq import dlq
@@ -85,5 +86,21 @@ def program() -> None:
     """
 
 
-for command in (serve, publish, consume, read, topics, groups, dlq, stats, verify, repair, bench, demo, version, completion):
+for command in (
+    serve,
+    publish,
+    consume,
+    read,
+    topics,
+    groups,
+    dlq,
+    stats,
+    compact,
+    verify,
+    repair,
+    bench,
+    demo,
+    version,
+    completion,
+):
     program.add_command(command)

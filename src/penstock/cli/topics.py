@@ -74,6 +74,8 @@ def describe(*, target: str, topic: str, as_json: bool) -> None:
     "--expired", type=click.Choice(["drop", "dead_letter"]), help="What becomes of messages that expired undelivered."
 )
 @click.option("--compression", metavar="NAME", help="Of what is stored: none, gzip, zstd, lz4, or with a level gzip:9.")
+@click.option("--compaction", is_flag=True, default=None, help="Keep only the latest message of each key.")
+@click.option("--tombstone-grace", type=parameters.duration, help="How long a tombstone stays after compaction.")
 @click.option("--set", "others", metavar="NAME=NUMBER", multiple=True, shell_complete=parameters.complete_setting,
               help="Any other setting of a topic, by its name.")  # fmt: skip
 @parameters.json_output
@@ -102,6 +104,38 @@ def retain(*, target: str, topic: str | None, as_json: bool) -> None:
         output.write_json({"segments": removed.segments, "bytes": removed.bytes})
     else:
         output.write_line(f"removed {removed.segments:,} segments, {removed.bytes:,} bytes")
+
+
+@topics.command(epilog=parameters.examples("penstock topics vacuum data", "penstock topics vacuum data orders --json"))
+@parameters.target
+@parameters.optional_topic
+@parameters.json_output
+def vacuum(*, target: str, topic: str | None, as_json: bool) -> None:
+    """Take finished messages past their retention out of segments that an unfinished one keeps; it is done in the background too."""
+    with open_target(target) as store:
+        removed = store.vacuum(topic)
+    if as_json:
+        output.write_json({"segments": removed.segments, "messages": removed.messages, "bytes": removed.bytes})
+    else:
+        output.write_line(
+            f"removed {removed.messages:,} messages, {removed.bytes:,} bytes; {removed.segments:,} segments rewritten"
+        )
+
+
+@topics.command(epilog=parameters.examples("penstock topics delete data orders --yes"))
+@parameters.target
+@parameters.topic
+@parameters.yes
+@parameters.json_output
+def delete(*, target: str, topic: str, yes: bool, as_json: bool) -> None:
+    """Delete a topic with its messages, groups and dead letters. A new one of the same name has nothing of it."""
+    with open_target(target) as store:
+        store.topic(topic)
+        messages = store.stats().topics[topic].messages
+        output.confirm(f"The topic {topic}, with {messages:,} messages, would be deleted for ever.", yes=yes)
+        store.delete_topic(topic)
+    if as_json:
+        output.write_json({"topic": topic, "deleted": True})
 
 
 def _setting(text: str) -> tuple[str, int]:

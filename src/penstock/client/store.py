@@ -26,7 +26,7 @@ from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
 from penstock.store.producer import Producer, ProducerOptions
 from penstock.store.staging import NUMBER_MAX, Committed
-from penstock.store.store import PREFETCH_DEFAULT, Retained, TopicInfo
+from penstock.store.store import PREFETCH_DEFAULT, Retained, Rewritten, TopicInfo
 from penstock.store.worker import STOP_SECONDS, Worker, Workers
 from penstock.topics import publication
 from penstock.topics.catalog import check_publishable
@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
 _SECONDS_OF_TOPIC = {"segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry", "ttl"}
+
+
+def rewritten_of(fields: dict[str, Any]) -> Rewritten:
+    """What an answer says was removed. Raises `BadBytes`."""
+    return Rewritten(*[whole(fields, name) for name in Rewritten._fields])
 
 
 class RemoteStore:
@@ -96,6 +101,13 @@ class RemoteStore:
         if known is None or (known.partitions, known.settings) != (info.partitions, info.settings):
             self._topics[info.name] = MessageEncoder(info.name, info.partitions, info.settings)
         return info
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; durable when it returns. See `Store.delete_topic`."""
+        self._check_open()
+        check_topic_name(name)
+        self._connection.call(Call.DELETE_TOPIC, {"topic": name}, resend=False)
+        self._topics.pop(name, None)
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""
@@ -473,6 +485,20 @@ class RemoteStore:
             check_topic_name(topic)
         fields = self._connection.call(Call.RETAIN, {"topic": topic}).fields
         return Retained(whole(fields, "segments"), whole(fields, "bytes"))
+
+    def vacuum(self, topic: str | None = None) -> Rewritten:
+        """See `Store.vacuum`."""
+        return rewritten_of(self._connection.call(Call.VACUUM, self._chosen_topic(topic)).fields)
+
+    def compact(self, topic: str | None = None) -> Rewritten:
+        """See `Store.compact`."""
+        return rewritten_of(self._connection.call(Call.COMPACT, self._chosen_topic(topic)).fields)
+
+    def _chosen_topic(self, topic: str | None) -> dict[str, Any]:
+        self._check_open()
+        if topic is not None:
+            check_topic_name(topic)
+        return {"topic": topic}
 
     def stats(self) -> StoreStats:
         """Numbers of this moment."""

@@ -133,8 +133,12 @@ class _Sweep:
                 continue
             if len(latest) >= keys_max:
                 break
+            was_loaded = self._log.is_loaded(first)
             for keys, offsets in self._keys_of(first):
                 latest.update(zip(keys, offsets, strict=True))
+            if not was_loaded:
+                # All of them, mapped at the same time, would be as much memory as the log is long.
+                self._log.unload(first)
             end = following
         latest.pop(b"", None)
         self._latest = latest
@@ -160,12 +164,15 @@ class _Sweep:
         """Hold the segments that end at or before *end* against the table."""
         self.tombstones_due_us = None
         for first, _ in sealed_ranges(self._log, end):
+            was_loaded = self._log.is_loaded(first)
             with self._rewriting:
                 try:
                     segment = self._log.segment(first)
                 except FileNotFoundError:
                     continue  # retention was quicker
                 self._pass(segment)
+            if not was_loaded:
+                self._log.unload(first)
             self._pause()
 
     def _pass(self, segment: Segment) -> None:
@@ -282,7 +289,12 @@ def _read_keys(segment: Segment, batch: Batch) -> tuple[list[bytes], list[int]] 
         data = bytes(view.data.get(0, view.data.raw_bytes))
     except BadBytes as error:
         raise DamagedFile(segment.path, 0, batch.first_offset, str(error)) from None
-    keys = [_table_key(data[start:stop]) for start, stop in pairwise(view.offsets.tolist())]
+    table = view.offsets.tolist()
+    if max(map(int.__sub__, table[1:], table), default=0) < _HASH_BYTES - 1:
+        # As `_table_key`, which is not called: there is one of these for every message.
+        keys = [b"k" + data[start:stop] for start, stop in pairwise(table)]
+    else:
+        keys = [_table_key(data[start:stop]) for start, stop in pairwise(table)]
     if view.validity is not None:
         validity = view.validity
         keys = [key if c.is_valid(validity, index) else b"" for index, key in enumerate(keys)]

@@ -47,6 +47,7 @@ class LogReader:
         self.committed_end = 0
         self.log_start = 0
         self.log_epoch = 0
+        self._rewrites = 0
         self.deleted = False
         """Whether the owner deleted its topic."""
 
@@ -58,6 +59,10 @@ class LogReader:
             self._firsts = []
             self._segments = {}
             self.committed_end = position.end
+        if position.rewrites != self._rewrites:
+            # What is open may hold messages that are gone, and whose tombstones are gone too.
+            self._rewrites = position.rewrites
+            self._segments = {}
         self.committed_end = max(self.committed_end, position.end)
         self.move_start(position.log_start)
 

@@ -208,6 +208,8 @@ class PartitionLog:
         self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
         self._sizes: dict[int, int] = {}
         self._uses = 0
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Called when a segment was rewritten."""
         self.open_logs: set[PartitionLog] = set()
         """Where a log notes that it opened a file; shared by the logs of a store."""
         self.cached_index: tuple[int, int] = (0, 0)
@@ -663,6 +665,16 @@ class PartitionLog:
                     self._unload()
         return segment
 
+    def is_loaded(self, first_offset: int) -> bool:
+        """Whether the segment that begins there is open now."""
+        return first_offset in self._loaded
+
+    def unload(self, first_offset: int) -> None:
+        """Let go of a sealed segment, if it is durable; its file closes when the last reader is done with it."""
+        segment = self._loaded.get(first_offset)
+        if segment is not None and segment is not self._active and segment.sealed and segment.is_synced:
+            self._loaded.pop(first_offset, None)
+
     def _unload(self) -> None:
         """Let go of the sealed segments that were not used for longest; their files close when the last reader is done with them."""
         excess = len(self._loaded) - LOADED_MAX
@@ -858,6 +870,7 @@ class PartitionLog:
         # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
         self._loaded[segment.first_offset] = segment
         self._sizes.pop(segment.first_offset, None)
+        self.on_replaced()
 
     def delete(self) -> None:
         """

@@ -9,8 +9,8 @@ header, 16 words of 8 bytes                      slot, 8 words
  2, 3  store id                                      3     committed end
  4, 5  boot id                                       4     log epoch
     6  owner generation                              5     log start
-    7  sequence: odd while several ends move         6, 7  0
-    8  slots in use
+    7  sequence: odd while several ends move         6     1 if the topic is deleted
+    8  slots in use                                  7     another number whenever segments were rewritten
     9  failed: 1 after the disk reported an error
 10-15  0
 ```
@@ -54,6 +54,8 @@ class Position(NamedTuple):
     end: int
     log_epoch: int
     log_start: int
+    rewrites: int = 0
+    """Another number whenever segments were rewritten."""
 
 
 class PositionsWriter:
@@ -88,7 +90,8 @@ class PositionsWriter:
         words[at + 3] = position.end
         words[at + 4] = position.log_epoch
         words[at + 5] = position.log_start
-        words[at + 6] = words[at + 7] = 0
+        words[at + 6] = 0
+        words[at + 7] = position.rewrites
         self._slots = slot + 1
         words[_SLOTS] = self._slots
         return slot
@@ -128,6 +131,10 @@ class PositionsWriter:
     def set_log_start(self, slot: int, log_start: int) -> None:
         """Store where a log begins now."""
         self.words[HEADER_WORDS + slot * SLOT_WORDS + 5] = log_start
+
+    def set_rewrites(self, slot: int, rewrites: int) -> None:
+        """A segment was rewritten: readers let go of those that they have open."""
+        self.words[HEADER_WORDS + slot * SLOT_WORDS + 7] = rewrites
 
     def set_deleted(self, slot: int) -> None:
         """The topic of the log is deleted: readers pass the slot over."""
@@ -237,7 +244,7 @@ class PositionsReader:
             if numbers[at + 6]:
                 continue  # deleted
             key = (bytes(view[at * 8 : at * 8 + 16]), numbers[at + 2])
-            found[key] = Position(numbers[at + 3], numbers[at + 4], numbers[at + 5])
+            found[key] = Position(numbers[at + 3], numbers[at + 4], numbers[at + 5], numbers[at + 7])
         return found
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 _log = logging.getLogger("penstock")
+_WORK_SECONDS = 0.005
 _PAUSE_SECONDS = 0.0005
 
 
@@ -78,6 +79,7 @@ class Housekeeper:
         self._counters: dict[bytes, Counters] = {}
         self._expired: set[tuple[bytes, str]] = set()
         self._thread: threading.Thread | None = None
+        self._paused = 0.0
 
     def counters(self, topic: Topic) -> Counters:
         """What was done to *topic*."""
@@ -170,8 +172,9 @@ class Housekeeper:
             for log in topic.logs:
                 if len(log.segment_firsts) > 1:
                     rules = self._rules(topic, groups)
-                    total.add(self._volume.housekeeping.vacuum(log, rules, self._protection(topic, log, groups), self._pause))
-            self.counters(topic).removed_messages += total.messages
+                    removed = self._volume.housekeeping.vacuum(log, rules, self._protection(topic, log, groups), self._pause)
+                    self.counters(topic).removed_messages += removed.messages
+                    total.add(removed)
         return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
 
     def compact(self, topics: Sequence[Topic], *, due: bool = False) -> Rewritten:
@@ -210,8 +213,13 @@ class Housekeeper:
         return Protection(floor, open_offsets, dedup_from_us, holds)
 
     def _pause(self) -> None:
-        if self._stop.wait(_PAUSE_SECONDS):
+        """Let others run, now and then."""
+        if self._stop.is_set():
             raise Closed("the store")
+        now = self._clock.monotonic()
+        if now - self._paused >= _WORK_SECONDS:
+            self._stop.wait(_PAUSE_SECONDS)
+            self._paused = self._clock.monotonic()
 
     # -- in the background ------------------------------------------------------------------------------------------
 

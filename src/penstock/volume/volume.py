@@ -17,6 +17,7 @@ crash tests drive it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import threading
@@ -395,9 +396,12 @@ class Volume:
             reader.close()
 
     def _add_slot(self, log: PartitionLog) -> None:
-        position = Position(log.committed_end, self.log_epoch, log.log_start)
-        log.slot = self._positions.add(log.identity.topic_id, log.identity.partition, position)
-        log.end_word = self._positions.end_word(log.slot)
+        rewrites = self.owner_generation << 32
+        position = Position(log.committed_end, self.log_epoch, log.log_start, rewrites)
+        log.slot = slot = self._positions.add(log.identity.topic_id, log.identity.partition, position)
+        log.end_word = self._positions.end_word(slot)
+        numbers = itertools.count(rewrites + 1)
+        log.on_replaced = lambda: self._positions.set_rewrites(slot, next(numbers))
 
     def close(self) -> None:
         """

@@ -19,6 +19,9 @@ class Call(IntEnum):
     STATS = 7
     RETAIN = 8
     FLUSH = 9
+    VACUUM = 10
+    COMPACT = 11
+    DELETE_TOPIC = 12
 
     PUBLISH = 16
     PUBLISH_ONCE = 17

@@ -367,7 +367,7 @@ class ReadResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression")
+    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression", "compaction", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms")
     SYNC_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +381,11 @@ class TopicSettings(_message.Message):
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_HARD_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     sync: SyncMode
     segment_bytes: int
     segment_messages: int
@@ -394,7 +399,12 @@ class TopicSettings(_message.Message):
     ttl_ms: int
     expired: Expired
     compression: str
-    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ...) -> None: ...
+    compaction: bool
+    tombstone_grace_ms: int
+    retention_messages: int
+    retention_bytes_hard: int
+    group_expiry_ms: int
+    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ..., compaction: bool = ..., tombstone_grace_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes_hard: _Optional[int] = ..., group_expiry_ms: _Optional[int] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("ordered", "lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms", "reset")
@@ -473,6 +483,34 @@ class RetainResponse(_message.Message):
     segments: int
     bytes: int
     def __init__(self, segments: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class DeleteTopicResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RewriteRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class RewriteResponse(_message.Message):
+    __slots__ = ("segments", "messages", "tombstones", "bytes")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    messages: int
+    tombstones: int
+    bytes: int
+    def __init__(self, segments: _Optional[int] = ..., messages: _Optional[int] = ..., tombstones: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("topic", "name", "settings")

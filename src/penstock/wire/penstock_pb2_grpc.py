@@ -309,6 +309,21 @@ class AdminStub(object):
                 request_serializer=penstock_dot_wire_dot_penstock__pb2.RetainRequest.SerializeToString,
                 response_deserializer=penstock_dot_wire_dot_penstock__pb2.RetainResponse.FromString,
                 _registered_method=True)
+        self.DeleteTopic = channel.unary_unary(
+                '/penstock.v1.Admin/DeleteTopic',
+                request_serializer=penstock_dot_wire_dot_penstock__pb2.DeleteTopicRequest.SerializeToString,
+                response_deserializer=penstock_dot_wire_dot_penstock__pb2.DeleteTopicResponse.FromString,
+                _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/penstock.v1.Admin/Compact',
+                request_serializer=penstock_dot_wire_dot_penstock__pb2.RewriteRequest.SerializeToString,
+                response_deserializer=penstock_dot_wire_dot_penstock__pb2.RewriteResponse.FromString,
+                _registered_method=True)
+        self.Vacuum = channel.unary_unary(
+                '/penstock.v1.Admin/Vacuum',
+                request_serializer=penstock_dot_wire_dot_penstock__pb2.RewriteRequest.SerializeToString,
+                response_deserializer=penstock_dot_wire_dot_penstock__pb2.RewriteResponse.FromString,
+                _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/penstock.v1.Admin/ListGroups',
                 request_serializer=penstock_dot_wire_dot_penstock__pb2.ListGroupsRequest.SerializeToString,
@@ -373,6 +388,27 @@ class AdminServicer(object):
 
     def Retain(self, request, context):
         """Remove now what the topic's retention settings say.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteTopic(self, request, context):
+        """Delete a topic with its messages, groups and dead letters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Compact(self, request, context):
+        """Keep the latest message of each key, now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Vacuum(self, request, context):
+        """Take finished messages out of segments that an unfinished one keeps, now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -449,6 +485,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Retain,
                     request_deserializer=penstock_dot_wire_dot_penstock__pb2.RetainRequest.FromString,
                     response_serializer=penstock_dot_wire_dot_penstock__pb2.RetainResponse.SerializeToString,
+            ),
+            'DeleteTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTopic,
+                    request_deserializer=penstock_dot_wire_dot_penstock__pb2.DeleteTopicRequest.FromString,
+                    response_serializer=penstock_dot_wire_dot_penstock__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=penstock_dot_wire_dot_penstock__pb2.RewriteRequest.FromString,
+                    response_serializer=penstock_dot_wire_dot_penstock__pb2.RewriteResponse.SerializeToString,
+            ),
+            'Vacuum': grpc.unary_unary_rpc_method_handler(
+                    servicer.Vacuum,
+                    request_deserializer=penstock_dot_wire_dot_penstock__pb2.RewriteRequest.FromString,
+                    response_serializer=penstock_dot_wire_dot_penstock__pb2.RewriteResponse.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -595,6 +646,87 @@ class Admin(object):
             '/penstock.v1.Admin/Retain',
             penstock_dot_wire_dot_penstock__pb2.RetainRequest.SerializeToString,
             penstock_dot_wire_dot_penstock__pb2.RetainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/DeleteTopic',
+            penstock_dot_wire_dot_penstock__pb2.DeleteTopicRequest.SerializeToString,
+            penstock_dot_wire_dot_penstock__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/Compact',
+            penstock_dot_wire_dot_penstock__pb2.RewriteRequest.SerializeToString,
+            penstock_dot_wire_dot_penstock__pb2.RewriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Vacuum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/Vacuum',
+            penstock_dot_wire_dot_penstock__pb2.RewriteRequest.SerializeToString,
+            penstock_dot_wire_dot_penstock__pb2.RewriteResponse.FromString,
             options,
             channel_credentials,
             insecure,

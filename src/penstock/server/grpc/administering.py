@@ -59,6 +59,25 @@ async def retain(call: Call, request: pb.RetainRequest) -> pb.RetainResponse:
     return pb.RetainResponse(segments=segments, bytes=freed)
 
 
+async def delete_topic(call: Call, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
+    """Delete a topic."""
+    call.require("admin", request.topic)
+    await asyncio.to_thread(call.store.delete_topic, request.topic)
+    return pb.DeleteTopicResponse()
+
+
+async def compact(call: Call, request: pb.RewriteRequest) -> pb.RewriteResponse:
+    """Compact a topic."""
+    call.require("admin", request.topic)
+    return pb.RewriteResponse(**(await asyncio.to_thread(call.store.compact, request.topic))._asdict())
+
+
+async def vacuum(call: Call, request: pb.RewriteRequest) -> pb.RewriteResponse:
+    """Vacuum a topic."""
+    call.require("admin", request.topic)
+    return pb.RewriteResponse(**(await asyncio.to_thread(call.store.vacuum, request.topic))._asdict())
+
+
 async def list_groups(call: Call, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
     """The groups of a topic."""
     call.require("read", request.topic)

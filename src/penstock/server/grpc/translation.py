@@ -30,7 +30,7 @@ PRIORITIES: dict[int, str] = {pb.PRIORITY_LOW: "low", pb.PRIORITY_MEDIUM: "mediu
 EXPIREDS: dict[int, str] = {pb.EXPIRED_DROP: "drop", pb.EXPIRED_DEAD_LETTER: "dead_letter"}
 _TOPIC_NUMBERS = (
     "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retention_age_ms",
-    "retention_bytes", "ttl_ms",
+    "retention_bytes", "ttl_ms", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms",
 )  # fmt: skip
 _GROUP_NUMBERS = ("lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms")
 
@@ -124,6 +124,8 @@ def topic_options(settings: pb.TopicSettings) -> dict[str, Any]:
     words: dict[str, Any] = {}
     if settings.HasField("sync"):
         words["sync"] = SyncMode(word_of("sync", settings.sync, SYNC_MODES))
+    if settings.HasField("compaction"):
+        words["compaction"] = settings.compaction
     if settings.HasField("retain"):
         words["retain"] = word_of("retain", settings.retain, RETAINS)
     if settings.HasField("expired"):
@@ -202,7 +204,7 @@ def _topic_settings(settings: TopicSettings) -> pb.TopicSettings:
     return pb.TopicSettings(
         sync=_number_of(settings.sync.value, SYNC_MODES), retain=_number_of(settings.retain, RETAINS),  # type: ignore[arg-type]
         expired=_number_of(settings.expired, EXPIREDS), priorities=settings.priorities, compression=settings.compression,  # type: ignore[arg-type]
-        **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
+        compaction=settings.compaction, **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
     )  # fmt: skip
 
 

@@ -64,6 +64,11 @@ async def list_topics(call: Call) -> Response:
             "ttl": schemas.seconds(0.001, _YEARS_S, "seconds that messages live which do not say it themselves"),
             "expired": {"type": "string", "enum": ["drop", "dead_letter"]},
             "compression": schemas.COMPRESSION,
+            "retention_messages": schemas.whole(0, 1 << 62),
+            "retention_bytes_hard": schemas.whole(0, 1 << 62),
+            "group_expiry": schemas.seconds(0, _YEARS_S, "seconds"),
+            "compaction": {"type": "boolean"},
+            "tombstone_grace": schemas.seconds(0, _YEARS_S, "seconds"),
         },
         ("name",),
     ),
@@ -95,6 +100,34 @@ async def describe_topic(call: Call) -> Response:
         show.topic_fields(info)
         | {"messages": found.messages, "starts": list(found.starts.values()), "ends": list(found.ends.values())}
     )
+
+
+@operation(
+    "DELETE", "/v1/topics/{topic}", "Delete a topic with its messages, groups and dead letters.", tag="topics", right="admin",
+    answers={204: None}, problems=(404,),
+)  # fmt: skip
+async def delete_topic(call: Call) -> Response:
+    """Delete a topic."""
+    await call.context.store.delete_topic(call.topic)
+    return Response(status_code=204)
+
+
+@operation(
+    "POST", "/v1/topics/{topic}/compact", "Keep the latest message of each key, now.", tag="topics", right="admin",
+    answers={200: ref("Rewritten")}, problems=(404,),
+)  # fmt: skip
+async def compact(call: Call) -> Response:
+    """Compact a topic."""
+    return show.json_answer((await call.context.store.compact(call.topic))._asdict())
+
+
+@operation(
+    "POST", "/v1/topics/{topic}/vacuum", "Take finished messages out of segments that an unfinished one keeps, now.",
+    tag="topics", right="admin", answers={200: ref("Rewritten")}, problems=(404,),
+)  # fmt: skip
+async def vacuum(call: Call) -> Response:
+    """Vacuum a topic."""
+    return show.json_answer((await call.context.store.vacuum(call.topic))._asdict())
 
 
 # -- groups ---------------------------------------------------------------------------------------------------------

@@ -116,6 +116,14 @@ class StoreMetrics:
             ("messages_published_total", "published", "Messages published, duplicates not counted."),
             ("topic_messages", "messages", "Messages that can be read."),
             ("topic_partitions", "partitions", "Partitions of the topic."),
+            ("retention_segments_removed_total", "removed_segments", "Segments that retention removed."),
+            ("messages_removed_total", "removed_messages", "Messages that vacuum and compaction removed."),
+            (
+                "retention_unfinished_total",
+                "removed_unfinished",
+                "Segments that retention_bytes_hard took from unfinished groups.",
+            ),
+            ("topic_expired_groups", "expired_groups", "Groups that hold nothing back, since nobody used them for too long."),
         ):
             text.metric(f"penstock_{metric}", "counter" if metric.endswith("_total") else "gauge", explained)
             for name, topic in topics.items():

@@ -171,6 +171,7 @@ COMPONENTS: dict[str, Schema] = {
         {"name": {"type": "string"}, "uuid": {"type": "string"}, "partitions": whole(1, 10_000), "settings": {"type": "object"}}
     ),
     "TopicDetails": {"allOf": [ref("Topic"), answer({"messages": OFFSET, "starts": list_of(OFFSET), "ends": list_of(OFFSET)})]},
+    "Rewritten": answer(dict.fromkeys(("segments", "messages", "tombstones", "bytes"), OFFSET)),
     "Topics": answer({"topics": list_of(ref("Topic"))}),
     "Group": answer({"topic": {"type": "string"}, "name": {"type": "string"}, "settings": {"type": "object"}}),
     "GroupDetails": {

@@ -1,0 +1,259 @@
+"""Old messages: compaction by key, vacuum, retention by count, by bytes and by idle groups, and deleting topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import BadSetting, Closed, GroupNotFound, NotFound, ReservedName, TopicNotFound
+from tests.conformance.helpers import drain, take, values
+
+if TYPE_CHECKING:
+    from penstock import Store
+    from tests.conformance.backends import Backend
+
+DAY = 86_400.0
+
+
+def _latest(store: Store, topic: str = "t") -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(one.offset, one.key, one.value) for one in store.read(topic) if one.key is not None]
+
+
+def _fill(store: Store, count: int, keys: int = 3, topic: str = "t") -> None:
+    """Messages of a few keys, then as many without one that those are sealed."""
+    for number in range(count):
+        store.publish(topic, b"%d" % number, key=b"k%d" % (number % keys))
+    for _ in range(10):
+        store.publish(topic, b"." * 200)
+
+
+# -- compaction -----------------------------------------------------------------------------------------------------
+
+
+def test_compaction_keeps_the_latest_of_each_key_at_its_offset(store: Store) -> None:
+    """Messages without a key stay, all of them; what it removed is told."""
+    store.create_topic("t", compaction=True, segment_bytes=1_000)
+    assert store.topic("t").settings.compaction
+    _fill(store, 30)
+    removed = store.compact("t")
+    assert (removed.messages, removed.tombstones) == (27, 0)
+    assert removed.segments > 0
+    assert removed.bytes > 0
+    assert _latest(store) == [(27, b"k0", b"27"), (28, b"k1", b"28"), (29, b"k2", b"29")]
+    assert len(values(store.read("t"))) == 13
+    assert store.compact("t").messages == 0
+    assert store.stats().topics["t"].removed_messages == 27
+
+
+def test_a_group_gets_what_compaction_left_once(store: Store) -> None:
+    """Batches with holes are leased, acked and counted like any other."""
+    store.create_topic("t", compaction=True, segment_bytes=1_000, retain="always")
+    _fill(store, 30)
+    store.compact("t")
+    with store.subscribe("t", "g", prefetch=4) as consumer:
+        got = drain(consumer)
+        assert [message.value for message in got][:3] == [b"27", b"28", b"29"]
+        assert len(got) == 13
+        assert take(consumer) == []
+    assert store.stats().topics["t"].groups["g"].lag == 0
+
+
+def test_a_group_that_is_behind_keeps_what_it_has_not_finished(store: Store) -> None:
+    """retain=until_acked: compaction waits for it too."""
+    store.create_topic("t", compaction=True, segment_bytes=1_000)
+    store.publish("t", b"first", key=b"k")
+    with store.subscribe("t", "g") as consumer:
+        _fill(store, 30)
+        assert store.compact("t").messages == 0
+        drain(consumer)
+        store.flush()
+        assert store.compact("t").messages == 27
+
+
+def test_a_tombstone_goes_when_its_grace_is_over(store: Store, backend: Backend) -> None:
+    """It is there for the topic's tombstone_grace from the compaction on that left nothing else of its key."""
+    store.create_topic("t", compaction=True, segment_bytes=1_000, tombstone_grace=60.0)
+    store.publish("t", b"value", key=b"gone")
+    store.publish("t", None, key=b"gone")
+    _fill(store, 3)
+    assert store.compact("t").messages == 1
+    assert (1, b"gone", None) in _latest(store)
+    backend.advance(61)
+    removed = store.compact("t")
+    assert (removed.messages, removed.tombstones) == (1, 1)
+    assert [key for _, key, _ in _latest(store)] == [b"k0", b"k1", b"k2"]
+
+
+def test_a_topic_without_compaction_is_not_compacted(store: Store) -> None:
+    """Being asked to is an error, and changes nothing."""
+    store.create_topic("t", segment_bytes=1_000)
+    _fill(store, 30)
+    with pytest.raises(BadSetting, match="compaction"):
+        store.compact("t")
+    assert len(_latest(store)) == 30
+    with pytest.raises(TopicNotFound):
+        store.compact("nothing")
+
+
+def test_what_compaction_left_is_there_after_a_restart(lasting: Backend) -> None:
+    """And a reader beside the owner sees the same."""
+    store = lasting.open()
+    store.create_topic("t", compaction=True, segment_bytes=1_000)
+    _fill(store, 30)
+    store.compact("t")
+    left = _latest(store)
+    assert _latest(lasting.kill()) == left
+    assert _latest(lasting.reopen()) == left
+
+
+def test_a_reader_beside_the_owner_sees_what_compaction_left(shared: Backend) -> None:
+    """Also one that was open before, and over many segments of which nothing is left."""
+    store = shared.open()
+    store.create_topic("t", compaction=True, segment_bytes=1_000)
+    for number in range(60):
+        store.publish("t", b"%d" % number + b"." * 100, key=b"k")
+    reader = shared.reader()
+    late = reader.read("t")
+    assert next(late).offset == 0
+    store.compact("t")
+    for again in (reader, shared.reader()):
+        assert [message.offset for message in again.read("t")] == [message.offset for message in store.read("t")]
+        assert len(list(again.read("t"))) < 20
+    assert [message.offset for message in late][-1] == 59
+
+
+# -- vacuum ---------------------------------------------------------------------------------------------------------
+
+
+def test_vacuum_frees_what_one_unfinished_message_holds_back(store: Store, backend: Backend) -> None:
+    """The message itself stays, and can be finished later."""
+    store.create_topic("t", segment_bytes=1_000, retention_age=DAY)
+    _fill(store, 30)
+    with store.subscribe("t", "g", lease=10.0) as consumer:
+        first, *others = take(consumer)
+        for message in others:
+            message.ack()
+        assert store.vacuum("t").messages == 0  # nothing is past its retention yet
+        consumer.extend(first, 0.5 * DAY)
+        backend.advance(0.4 * DAY)
+        consumer.extend(first, 0.9 * DAY)
+        backend.advance(0.8 * DAY)
+        assert store.retain("t").segments == 0
+        removed = store.vacuum("t")
+        assert removed.messages > 25
+        assert next(iter(store.read("t"))).offset == 0
+        first.ack()
+    assert store.retain("t").segments > 1
+
+
+# -- retention ------------------------------------------------------------------------------------------------------
+
+
+def test_retention_by_count_keeps_at_least_so_many(store: Store) -> None:
+    """Whole segments go, oldest first."""
+    store.create_topic("t", segment_bytes=1_000, retention_messages=10)
+    _fill(store, 40)
+    removed = store.retain("t")
+    assert removed.segments > 0
+    assert removed.bytes > 0
+    left = len(values(store.read("t")))
+    assert 10 <= left < 40
+    assert store.stats().topics["t"].removed_segments == removed.segments
+
+
+def test_the_hard_limit_takes_from_groups_that_are_behind(store: Store) -> None:
+    """retention_bytes stops at what a group has not finished; retention_bytes_hard does not, and that is counted."""
+    for name, hard in (("soft", 0), ("hard", 3_000)):
+        store.create_topic(name, segment_bytes=1_000, retention_bytes=1_000, retention_bytes_hard=hard)
+        store.publish(name, b"x")
+        store.subscribe(name, "g").close()
+        _fill(store, 60, topic=name)
+    assert store.retain("soft").segments == 0
+    assert store.retain("hard").segments > 0
+    stats = store.stats().topics
+    assert stats["soft"].removed_unfinished == 0
+    assert stats["hard"].removed_unfinished > 0
+    with store.subscribe("hard", "g") as consumer:
+        assert drain(consumer)[0].offset == stats["hard"].starts[0]
+
+
+def test_a_group_that_nobody_uses_holds_nothing_back_after_its_expiry(store: Store, backend: Backend) -> None:
+    """Until then it does, and one with a member always."""
+    store.create_topic("t", segment_bytes=1_000, retention_age=1.0, group_expiry=30 * DAY)
+    store.publish("t", b"x")
+    store.subscribe("t", "idle").close()
+    _fill(store, 30)
+    backend.advance(29 * DAY)
+    assert store.retain("t").segments == 0
+    backend.advance(2 * DAY)
+    assert store.retain("t").segments > 0
+    assert store.stats().topics["t"].expired_groups == 1
+
+
+def test_the_time_of_an_idle_group_goes_on_over_a_restart(lasting: Backend) -> None:
+    """A store that is opened anew every day is no reason to keep everything for ever."""
+    store = lasting.open()
+    store.create_topic("t", segment_bytes=1_000, retention_age=1.0, group_expiry=30 * DAY)
+    store.publish("t", b"x")
+    store.subscribe("t", "idle").close()
+    _fill(store, 30)
+    for _ in range(2):
+        assert store.retain("t").segments == 0
+        lasting.advance(20 * DAY)
+        store = lasting.reopen()
+    assert store.retain("t").segments > 0
+
+
+# -- deleting topics ------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_for_everybody(store: Store) -> None:
+    """Its messages, its groups and its dead letters."""
+    first = store.create_topic("t")
+    store.publish("t", b"old")
+    consumer = store.subscribe("t", "g", max_deliveries=1)
+    [message] = take(consumer)
+    consumer.reject(message, "no")
+    store.delete_topic("t")
+    assert [one.name for one in store.topics()] == []
+    with pytest.raises(TopicNotFound):
+        list(store.read("t"))
+    with pytest.raises((TopicNotFound, Closed, GroupNotFound, NotFound)):
+        for _ in range(3):
+            consumer.get(timeout=0)
+    second = store.create_topic("t", partitions=2)
+    assert second.topic_id != first.topic_id
+    assert values(store.read("t")) == []
+    assert store.groups("t") == []
+    assert len(store.dead_letters("t")) == 0
+
+
+def test_deleting_what_is_not_there_or_not_ours_is_refused(store: Store) -> None:
+    """A topic that is not there, and dead letters, which go with their topic."""
+    with pytest.raises(TopicNotFound):
+        store.delete_topic("nothing")
+    store.create_topic("t")
+    store.publish("t", b"x")
+    with store.subscribe("t", "g", max_deliveries=1) as consumer:
+        consumer.reject(take(consumer)[0], "no")
+    with pytest.raises(ReservedName):
+        store.delete_topic("t.dlq")
+    assert len(store.dead_letters("t")) == 1
+
+
+def test_a_deleted_topic_does_not_come_back(lasting: Backend) -> None:
+    """Neither after a kill nor after an orderly restart, and one of the same name keeps its own messages."""
+    store = lasting.open()
+    store.create_topic("t")
+    store.create_topic("other")
+    store.publish("t", b"old")
+    store.delete_topic("t")
+    store = lasting.kill()
+    assert [one.name for one in store.topics()] == ["other"]
+    store.create_topic("t")
+    store.publish("t", b"new")
+    store = lasting.reopen()
+    assert values(store.read("t")) == [b"new"]
+    store.delete_topic("t")
+    assert [one.name for one in lasting.reopen().topics()] == ["other"]

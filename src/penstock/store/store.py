@@ -337,10 +337,14 @@ class Store:
         chosen = None
         if ttl is not None or delay is not None or priority is not None or compression is not None:
             chosen = Options(ttl, delay, priority, compression)
-        target = self._catalog.to_publish(
-            topic, lambda new: new.check_message(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
-        )
+        target = self._catalog.to_publish_now(topic)
+        if target is None:
+            target = self._to_publish(topic, (value, key, headers, partition, timestamp, dedup_key, sync, chosen))
         return target.publish(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
+
+    def _to_publish(self, topic: str, message: tuple[Any, ...]) -> Topic:
+        """The topic that a message goes to, made now if it is not there. Apart, since a function in `publish` would cost each message."""
+        return self._catalog.to_publish(topic, lambda new: new.check_message(*message))
 
     def begin_publish(self, topic: str, value: object) -> tuple[Topic, int, AppendTicket] | None:
         """

@@ -14,7 +14,6 @@ import os
 import threading
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
@@ -361,9 +360,12 @@ class Store:
             chosen = Options(ttl, delay, priority, compression)
         target = self._catalog.to_publish_now(topic)
         if target is None:
-            message = value, key, headers, partition, timestamp, dedup_key, sync, chosen
-            target = self._catalog.to_publish(topic, partial(_check_message, message))
+            target = self._to_publish(topic, (value, key, headers, partition, timestamp, dedup_key, sync, chosen))
         return target.publish(value, key, headers, partition, timestamp, dedup_key, sync, chosen)
+
+    def _to_publish(self, topic: str, message: tuple[Any, ...]) -> Topic:
+        """The topic that a message goes to, made now if it is not there. Apart, since a function in `publish` would cost each message."""
+        return self._catalog.to_publish(topic, lambda new: new.check_message(*message))
 
     def begin_publish(self, topic: str, value: object) -> tuple[Topic, int, AppendTicket] | None:
         """
@@ -912,7 +914,3 @@ def _ms(name: str, value: object) -> int | None:
 
 
 __all__ = ["GroupInfo", "Retained", "Rewritten", "Store", "TopicInfo"]
-
-
-def _check_message(message: tuple[Any, ...], topic: Topic) -> None:
-    topic.check_message(*message)

@@ -193,7 +193,12 @@ class MessageEncoder:
                 raise BadBytes("priority column", f"has {priorities.max}, and the highest is {len(PRIORITIES) - 1}")
         for column_id, least in ((EXPIRES, 1), (DELIVER, 0)):
             entry = batch.entry(column_id)
-            if entry is not None and entry.flags & RELATIVE and entry.max and not least <= entry.min <= entry.max <= US_MAX:
+            if (
+                entry is not None
+                and entry.flags & RELATIVE
+                and (entry.min or entry.max)
+                and not least <= entry.min <= entry.max <= US_MAX
+            ):
                 raise BadBytes(f"{NAMES[column_id]} column", f"has {entry.min} to {entry.max} microseconds from the appending")
 
     def check_batch(self, batch: EncodedBatch) -> None:

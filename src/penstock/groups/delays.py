@@ -22,7 +22,7 @@ _NEAR = 1 << 32
 
 
 class _Block:
-    """Up to `BLOCK` messages in order; `base` is added to their offsets."""
+    """Messages in order; `base` is added to their offsets."""
 
     __slots__ = ("base", "dues", "offsets")
 
@@ -31,19 +31,7 @@ class _Block:
         self.dues: array[int] = array("q")
         self.offsets: array[int] = array("I")
 
-    def add(self, due_us: int, offset: int, *, last: bool = False) -> None:
-        """Put it where it belongs; *last*: that is at the end."""
-        if not 0 <= offset - self.base < _NEAR:
-            self._move_base(offset)
-        at, near = len(self.dues), offset - self.base
-        if not last:
-            at = bisect_left(self.dues, due_us)
-            end = bisect_right(self.dues, due_us, at)
-            at = bisect_left(self.offsets, near, at, end)
-        self.dues.insert(at, due_us)
-        self.offsets.insert(at, near)
-
-    def _move_base(self, offset: int) -> None:
+    def reach(self, offset: int) -> None:
         """Make room for an offset that is too far from the others."""
         all_offsets = [self.base + near for near in self.offsets]
         self.base = min([offset, *all_offsets])
@@ -80,32 +68,45 @@ class Delays:
 
     def add(self, entries: Iterable[tuple[int, int]]) -> None:
         """Add (due time, offset) pairs, quickest if they rise."""
-        for due_us, offset in entries:
-            self._add(due_us, offset)
+        blocks, firsts = self._blocks, self._firsts
+        for entry in entries:
+            due_us, offset = entry
+            self._count += 1
+            if not blocks or entry >= self._last:
+                self._last = entry
+                if not blocks or len(blocks[-1].dues) >= BLOCK:
+                    blocks.append(_Block(offset))
+                    firsts.append(due_us)
+                at = len(blocks) - 1
+                block = blocks[at]
+                place = len(block.dues)
+            else:
+                if self._front:
+                    self._drop_front()
+                at = self._block_for(due_us, offset)
+                block = blocks[at]
+                place = bisect_left(block.dues, due_us)
+                if place < len(block.dues) and block.dues[place] == due_us:
+                    end = bisect_right(block.dues, due_us, place)
+                    place = bisect_left(block.offsets, offset - block.base, place, end)
+                if place == 0:
+                    firsts[at] = due_us
+            if not 0 <= offset - block.base < _NEAR:
+                block.reach(offset)
+            block.dues.insert(place, due_us)
+            block.offsets.insert(place, offset - block.base)
+            if len(block.dues) > BLOCK:
+                behind = block.split()
+                blocks.insert(at + 1, behind)
+                firsts.insert(at + 1, behind.dues[0])
 
-    def _add(self, due_us: int, offset: int) -> None:
-        blocks = self._blocks
-        self._count += 1
-        if not blocks or (due_us, offset) >= self._last:
-            self._last = (due_us, offset)
-            if not blocks or len(blocks[-1].dues) >= BLOCK:
-                blocks.append(_Block(offset))
-                self._firsts.append(due_us)
-            blocks[-1].add(due_us, offset, last=True)
-            return
-        if self._front:
-            self._drop_front()
+    def _block_for(self, due_us: int, offset: int) -> int:
+        """The number of the block where it belongs."""
         at = max(0, bisect_right(self._firsts, due_us) - 1)
-        # Those that are due at the same moment may fill several blocks: the first whose last one is not before this.
+        # Those that are due at the same moment may fill several blocks.
         while at > 0 and self._firsts[at] == due_us and self._first_of(at) > (due_us, offset):
             at -= 1
-        block = blocks[at]
-        block.add(due_us, offset)
-        self._firsts[at] = block.dues[0]
-        if len(block.dues) >= BLOCK:
-            behind = block.split()
-            blocks.insert(at + 1, behind)
-            self._firsts.insert(at + 1, behind.dues[0])
+        return at
 
     def _first_of(self, at: int) -> tuple[int, int]:
         block = self._blocks[at]

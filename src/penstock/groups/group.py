@@ -120,6 +120,11 @@ class Group:
         return self._book.ordered
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether its topic has priorities."""
+        return self._book.has_lanes
+
+    @property
     def members(self) -> list[Member]:
         """Who is there now."""
         return list(self._book.members.values())

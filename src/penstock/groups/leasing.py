@@ -450,12 +450,12 @@ class Leasing:
             offsets.append(one)
         first = batch.index_of(offset)
         dues = dues_us(batch, first, min(batch.index_of(offsets[-1]) + 1, len(batch)))
-        delayed = []
-        for one in offsets:
-            index = batch.index_of(one)
-            due_us = dues[index - first] if index < len(batch) and batch.offset(index) == one else None
-            if due_us is not None and due_us > now_us:
-                delayed.append((due_us, one))
+        if batch.header.offset_span == len(batch):
+            found = [(dues[one - offset], one) for one in offsets]
+        else:
+            due_of = {batch.offset(at): due_us for at, due_us in enumerate(dues, first)}
+            found = [(due_of.get(one), one) for one in offsets]
+        delayed = [(due_us, one) for due_us, one in found if due_us is not None and due_us > now_us]
         cursor.ready -= BitMap64([one for _, one in delayed])
         delayed.sort()
         cursor.delays.add(delayed)

@@ -22,6 +22,7 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.sharing.opening import open_store as open  # noqa: A004 - the name that users expect, as in gzip.open
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.dead_letter_filter import DeadLetterFilter
 from penstock.store.future import Future
 from penstock.store.producer import Producer
 from penstock.store.read_only import ReadOnlyStore
@@ -36,7 +37,8 @@ from penstock.values import SyncMode
 __version__ = "0.1.0"
 
 __all__ = [
-    "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
-    "OpenStage", "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Store", "StoreSettings",
-    "StoreStats", "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
+    "Committed", "Consumer", "DeadLetterFilter", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings",
+    "GroupStats", "Headers", "Message", "OpenStage", "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt",
+    "Receipts", "Retained", "Store", "StoreSettings", "StoreStats", "SyncMode", "TopicInfo", "TopicSettings", "TopicStats",
+    "Transaction", "errors", "open",
 ]  # fmt: skip

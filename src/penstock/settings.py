@@ -87,6 +87,14 @@ TOPIC_SETTINGS = (
     Setting(
         "retention_bytes", 0, "bytes", 0, None, "the oldest segments of a partition are removed above this size; 0 = no limit"
     ),
+    Setting(
+        "dead_letter_retention_ms",
+        30 * 86_400_000,
+        "ms",
+        0,
+        None,
+        "dead letters of the topic that are older are discarded; 0 = never",
+    ),
 )
 
 GROUP_SETTINGS = (
@@ -140,6 +148,7 @@ class TopicSettings:
     retain: str = "until_acked"
     retention_age_ms: int = 7 * 86_400_000
     retention_bytes: int = 0
+    dead_letter_retention_ms: int = 30 * 86_400_000
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))

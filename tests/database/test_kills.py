@@ -126,7 +126,7 @@ def check_consumers(place: Place, database: Database, rng: random.Random, kills:
     for key in range(7):
         own = [int(value) for value in effects if int(value) % 7 == key]
         assert own == sorted(own), "in order"
-    assert len(values) // 20 < before, "the killed ones did some of the work"
+    assert kills < 50 or before > 0, "the killed ones did some of the work"
     assert sum(one.offset for one in databases.positions(database.connect(), TOPIC, GROUP).values()) == len(values)
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
+_TOPIC_SECONDS = {"segment_age", "dedup_window", "retention_age", "dead_letter_retention"}
 
 
 class RemoteStore:
@@ -78,7 +79,7 @@ class RemoteStore:
         self._check_open()
         check_publishable(name)
         given = {
-            key: check_seconds(key, value, 0, 1e9) if key in ("segment_age", "dedup_window", "retention_age") else value
+            key: check_seconds(key, value, 0, 1e9) if key in _TOPIC_SECONDS else value
             for key, value in settings.items()
             if value is not None or key == "partitions"
         }

@@ -20,7 +20,7 @@ from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.clock import SystemClock
 from penstock.errors import BadArgument, BadSetting, Closed, PenstockError, TopicNotFound
 from penstock.files import RealFileSystem
-from penstock.groups.dead_letters import dead_letter
+from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
 from penstock.memory_files import MemoryFileSystem
@@ -248,6 +248,7 @@ class Store:
         retain: str | None = None,
         retention_age: Seconds | None = None,
         retention_bytes: int | None = None,
+        dead_letter_retention: Seconds | None = None,
         **storage: Any,
     ) -> TopicInfo:
         """
@@ -264,7 +265,8 @@ class Store:
             "sync": sync, "segment_bytes": segment_bytes, "segment_messages": segment_messages,
             "max_message_bytes": max_message_bytes, "retain": retain, "retention_bytes": retention_bytes,
             "segment_age_ms": _ms("segment_age", segment_age), "dedup_window_ms": _ms("dedup_window", dedup_window),
-            "retention_age_ms": _ms("retention_age", retention_age), **storage,
+            "retention_age_ms": _ms("retention_age", retention_age),
+            "dead_letter_retention_ms": _ms("dead_letter_retention", dead_letter_retention), **storage,
         }  # fmt: skip
         known = {field.name for field in fields(TopicSettings)}
         for setting, value in storage.items():
@@ -698,11 +700,20 @@ class Store:
     def _retain(self, chosen: list[Topic]) -> Retained:
         segments = freed = 0
         for one in chosen:
+            if is_dead_letter_topic(one.name) and one.settings.retention_age_ms:
+                self._expire_dead_letters(one)
             for log in one.logs:
                 removed = self._retain_log(one, log)
                 segments += removed[0]
                 freed += removed[1]
         return Retained(segments, freed)
+
+    def _expire_dead_letters(self, dead: Topic) -> None:
+        """Those that are too old are discarded, also where their segment stays."""
+        box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
+        count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
+        if count:
+            _log.info("%d dead letters of %s were discarded, since they are old", count, dead.name)
 
     def _retain_log(self, topic: Topic, log: PartitionLog) -> tuple[int, int]:
         settings = topic.settings

@@ -28,6 +28,7 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.metrics import Meter, StoreMetrics, collect
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
 from penstock.store.reading import TopicPositions
 from penstock.store.staging import Staging
@@ -159,6 +160,7 @@ class Store:
         self._next_member = int.from_bytes(os.urandom(6), "little") << 12
         self._member_lock = threading.Lock()
         self._box_lock = threading.Lock()
+        self._meter: Meter | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._volume = Volume.open(
@@ -468,6 +470,8 @@ class Store:
         # Where a group begins counts when it is made; later only that it is a place at all.
         starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
         made = self._groups.make(found.topic_id, found.name, group, settings, lambda: starts)
+        if self._meter is not None:
+            self._meter.attach(made)
         with self._member_lock:
             self._next_member += 1
             identity = self._next_member
@@ -777,6 +781,30 @@ class Store:
                 },
             )
         return StoreStats(self.path, topics, self._volume.commits, self._volume.failure)
+
+    def metrics(self) -> StoreMetrics:
+        """What `stats` has, lag and dead letters in seconds too, and, while it is measured (`measure`), how long things take."""
+        self._check_open()
+        return collect(self, self._clock.now_us(), self._meter)
+
+    def measure(self, *, on: bool = True) -> None:
+        """Take times for `metrics` from now on, or no more. Off, which it is at first, costs nothing."""
+        self._check_open()
+        if on is (self._meter is not None):
+            return
+        if on:
+            self._meter = meter = Meter()
+            self.__dict__.update(publish=meter.timed(self.publish), publish_many=meter.timed(self.publish_many))
+            self._volume.time_syncs(meter.fsync.observe)
+            for group in self._groups.all():
+                meter.attach(group)
+            return
+        self._meter = None
+        for name in ("publish", "publish_many"):
+            self.__dict__.pop(name, None)
+        self._volume.time_syncs(None)
+        for group in self._groups.all():
+            Meter.detach(group)
 
     def flush(self) -> None:
         """Return when every ack and nack so far is durable."""

@@ -28,7 +28,7 @@ def test_a_page_to_type_along_has_code(page: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "async_queue", "database_consumer", "dead_letters", "deduplication", "demo", "ordered", "outbox", "producer_consumer",
+        "async_queue", "database_consumer", "dead_letters", "deduplication", "demo", "metrics", "ordered", "outbox", "producer_consumer",
         "queue_face", "replay", "simple", "transactions", "workers",
     ],
 )  # fmt: skip

@@ -35,6 +35,7 @@ from penstock.database.dialect import Source, Transaction, is_database_error
 from penstock.database.positions import TABLE, Position, Positions
 from penstock.errors import Closed, LeaseExpired, PenstockError, PositionLost, TakenOver, UsageError
 from penstock.groups.dead_letters import reason_text
+from penstock.log_events import event
 from penstock.store import reading
 
 if TYPE_CHECKING:
@@ -455,7 +456,13 @@ class DatabaseConsumer:
                     except (PositionLost, UsageError):
                         raise
                     except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                        _log.warning("%r failed: %s: %s", batch, type(error).__name__, error)
+                        _log.warning(
+                            "%r failed: %s: %s", batch, type(error).__name__, error,
+                            extra=event(
+                                "batch_failed", topic=self.topic, group=self.group, partition=batch.partition,
+                                messages=len(batch), error=type(error).__name__,
+                            ),
+                        )  # fmt: skip
             except (PositionLost, UsageError):
                 raise
             except PenstockError as error:

@@ -29,6 +29,7 @@ from penstock.database import schema
 from penstock.database.dialect import Source, Transaction, is_database_error
 from penstock.database.outbox import TABLE, VERSION, Outbox, decode_headers
 from penstock.errors import TakenOver, TopicNotFound, Unavailable, UsageError
+from penstock.log_events import event
 from penstock.values import MIB
 
 if TYPE_CHECKING:
@@ -217,7 +218,10 @@ class Relay:
         with Transaction(dialect) as cursor:
             self._check_owner(dialect, cursor)
             for identity, error in refused.items():
-                _log.warning("message %d of the outbox %s is set aside: %s", identity, self._outbox.table, error)
+                _log.warning(
+                    "message %d of the outbox %s is set aside: %s", identity, self._outbox.table, error,
+                    extra=event("outbox_set_aside", table=self._outbox.table, id=identity, error=error),
+                )  # fmt: skip
                 dialect.execute(
                     cursor, f"UPDATE {table} SET batch_number = NULL, error = ? WHERE id = ?", (error, identity)  # noqa: S608
                 )  # fmt: skip

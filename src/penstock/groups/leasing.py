@@ -17,6 +17,7 @@ from penstock.errors import OffsetOutOfRange
 from penstock.groups import operations as ops
 from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, message_bytes
 from penstock.groups.hands import EMPTY
+from penstock.log_events import event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -324,6 +325,7 @@ class Leasing:
         _log.warning(
             "group %s of topic %s skips %d messages of partition %d: retention removed them (first kept: %d)",
             book.name, book.topic, skipped, cursor.partition, gap.first,
+            extra=event("messages_skipped", topic=book.topic, group=book.name, partition=cursor.partition, messages=skipped),
         )  # fmt: skip
         book.counters.skipped += skipped
         book.finish_below(cursor, target)

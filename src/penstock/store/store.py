@@ -23,6 +23,7 @@ from penstock.files import RealFileSystem
 from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
+from penstock.log_events import event
 from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
@@ -717,7 +718,10 @@ class Store:
         box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
         count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
         if count:
-            _log.info("%d dead letters of %s were discarded, since they are old", count, dead.name)
+            _log.info(
+                "%d dead letters of %s were discarded, since they are old", count, dead.name,
+                extra=event("dead_letters_expired", topic=dead.name, messages=count),
+            )  # fmt: skip
 
     def _retain_log(self, topic: Topic, log: PartitionLog) -> tuple[int, int]:
         settings = topic.settings
@@ -758,7 +762,9 @@ class Store:
             except Closed:
                 return
             except (PenstockError, OSError) as error:
-                _log.warning("retention stopped for now: %s", error)
+                _log.warning(
+                    "retention stopped for now: %s", error, extra=event("retention_failed", error=type(error).__name__)
+                )
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 

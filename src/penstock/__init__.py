@@ -22,7 +22,9 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.sharing.opening import open_store as open  # noqa: A004 - the name that users expect, as in gzip.open
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.dead_letter_filter import DeadLetterFilter
 from penstock.store.future import Future
+from penstock.store.metrics import GroupMetrics, Latency, StoreMetrics, TopicMetrics
 from penstock.store.producer import Producer
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.staging import Committed, OpenStage
@@ -36,7 +38,8 @@ from penstock.values import SyncMode
 __version__ = "0.1.0"
 
 __all__ = [
-    "Committed", "Consumer", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupSettings", "GroupStats", "Headers", "Message",
-    "OpenStage", "PenstockError", "Producer", "Queue", "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Rewritten", "Store",
-    "StoreSettings", "StoreStats", "SyncMode", "TopicInfo", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
+    "Committed", "Consumer", "DeadLetterFilter", "DeadLetters", "Delivery", "Future", "GroupInfo", "GroupMetrics",
+    "GroupSettings", "GroupStats", "Headers", "Latency", "Message", "OpenStage", "PenstockError", "Producer", "Queue",
+    "ReadOnlyStore", "Receipt", "Receipts", "Retained", "Rewritten", "Store", "StoreMetrics", "StoreSettings", "StoreStats",
+    "SyncMode", "TopicInfo", "TopicMetrics", "TopicSettings", "TopicStats", "Transaction", "errors", "open",
 ]  # fmt: skip

@@ -18,7 +18,8 @@ PenstockError
 │   ├── GroupNotFound       the topic has no such group
 │   ├── StageNotFound       the stage was never made, was aborted or has expired
 │   ├── OffsetOutOfRange    the offset was removed by retention, or is not written yet
-│   └── DataLost            messages that a Spark query has yet to read, or had read, are gone
+│   ├── DataLost            messages that a Spark query has yet to read, or had read, are gone
+│   └── PositionLost        a position in a database does not fit the topic any more
 ├── Unavailable             try again later; nothing was changed
 │   ├── StoreLocked         another process owns the store
 │   ├── StorageFull         the disk has no room for it
@@ -28,7 +29,8 @@ PenstockError
 │   ├── LeaseExpired        the message went back to its group, or to another consumer
 │   ├── ProducerFenced      a newer producer of the same name has begun
 │   ├── SequenceGap         a batch of a producer is missing before this one
-│   └── TransactionFenced   a transaction with a higher number was committed
+│   ├── TransactionFenced   a transaction with a higher number was committed
+│   └── TakenOver           another process does this database's work now
 ├── Unauthenticated         nobody known asks: send a valid token; nothing was changed
 ├── PermissionDenied        the token does not allow it: ask for the right; nothing was changed
 ├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
@@ -268,6 +270,22 @@ class DataLost(NotFound):
         return f"{where}: {self.reason}; to go on with what is there, set the option failOnDataLoss to false"
 
 
+class PositionLost(NotFound):
+    """A position in a database is not one of this topic, or messages that it stands for are gone; nothing was changed."""
+
+    code = "POSITION_LOST"
+
+    def __init__(self, topic: str, partition: int, group: str, reason: str) -> None:
+        super().__init__(topic, partition, group, reason)
+        self.topic, self.partition, self.group, self.reason = topic, partition, group, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition} in group {self.group}: {self.reason}; look at what is missing, and to begin anew use "
+            "penstock.database.forget_positions"
+        )
+
+
 class Unavailable(PenstockError):
     """It cannot be done now; nothing was changed, try again later."""
 
@@ -391,6 +409,19 @@ class TransactionFenced(Conflict):
 
     def __str__(self) -> str:
         return f"transaction {self.number} of {self.producer} comes after {self.newest} was committed; nothing was stored"
+
+
+class TakenOver(Conflict):
+    """Another process does this work in the same database; what this one did was rolled back."""
+
+    code = "TAKEN_OVER"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} was taken over by another process; what this one did since was rolled back"
 
 
 class Unauthenticated(PenstockError):

@@ -123,6 +123,14 @@ TOPIC_SETTINGS = (
     Setting(
         "compression", "none", "", None, None, "of values, keys and headers: none, gzip, zstd, lz4, or with a level gzip:9"
     ),
+    Setting(
+        "dead_letter_retention_ms",
+        30 * 86_400_000,
+        "ms",
+        0,
+        None,
+        "dead letters of the topic that are older are discarded; 0 = never",
+    ),
 )
 
 GROUP_SETTINGS = (
@@ -187,6 +195,7 @@ class TopicSettings:
     ttl_ms: int = 0
     expired: str = "drop"
     compression: str = "none"
+    dead_letter_retention_ms: int = 30 * 86_400_000
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))

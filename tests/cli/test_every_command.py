@@ -37,6 +37,7 @@ CALLS: list[tuple[str, list[str], list[str]]] = [
     ("dlq show", ["orders", "0"], []),
     ("dlq replay", ["orders", "0"], []),
     ("dlq discard", ["orders"], ["--all", "--yes"]),
+    ("outbox relay", [":memory:"], ["--once"]),
     ("stats", [], []),
     ("groups delete", ["orders", "billing"], ["--yes"]),
     ("topics retain", ["orders"], []),

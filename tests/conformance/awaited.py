@@ -151,17 +151,17 @@ class AwaitedDeadLetters:
         self._store = store
         self._topic = topic
 
-    def list(self, max_messages: int | None = None) -> Any:
+    def list(self, max_messages: int | None = None, filter: Any = None) -> Any:  # noqa: A002
         """See `DeadLetters.list`."""
-        return self._store.list_dead_letters(self._topic, max_messages)
+        return self._store.list_dead_letters(self._topic, max_messages, filter=filter)
 
-    def replay(self, **chosen: Any) -> Any:
+    def replay(self, filter: Any = None, offsets: Any = None) -> Any:  # noqa: A002
         """See `DeadLetters.replay`."""
-        return self._store.replay_dead_letters(self._topic, **chosen)
+        return self._store.replay_dead_letters(self._topic, filter=filter, offsets=offsets)
 
-    def discard(self, **chosen: Any) -> Any:
+    def discard(self, filter: Any = None, offsets: Any = None) -> Any:  # noqa: A002
         """See `DeadLetters.discard`."""
-        return self._store.discard_dead_letters(self._topic, **chosen)
+        return self._store.discard_dead_letters(self._topic, filter=filter, offsets=offsets)
 
     def __len__(self) -> int:
         return len(self.list())

@@ -608,9 +608,9 @@ class HttpDeadLetters:
         self._store = store
         self._path = ["topics", topic, "dlq"]
 
-    def list(self, max_messages: int | None = None) -> builtins.list[HttpMessage]:
+    def list(self, max_messages: int | None = None, filter: Any = None) -> builtins.list[HttpMessage]:  # noqa: A002
         """See `DeadLetters.list`."""
-        return list(itertools.islice(self, max_messages))
+        return list(itertools.islice((one for one in self if filter is None or filter(one)), max_messages))
 
     def __iter__(self) -> Iterator[HttpMessage]:
         start = 0

@@ -7,11 +7,11 @@ import doctest
 import pytest
 
 import penstock
-from penstock import aio
+from penstock import aio, database
 from tests.docs.pages import ROOT, blocks
 
 
-@pytest.mark.parametrize("module", [penstock, aio], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [penstock, aio, database], ids=lambda module: module.__name__)
 def test_the_examples_in_a_docstring_are_true(module) -> None:
     """Each line is run, and what it prints is compared."""
     found = doctest.testmod(module)
@@ -28,8 +28,8 @@ def test_a_page_to_type_along_has_code(page: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "async_queue", "dead_letters", "deduplication", "demo", "ordered", "producer_consumer", "queue_face", "replay", "simple",
-        "transactions", "workers",
+        "async_queue", "database_consumer", "dead_letters", "deduplication", "demo", "metrics", "ordered", "outbox", "producer_consumer",
+        "queue_face", "replay", "simple", "transactions", "workers",
     ],
 )  # fmt: skip
 def test_each_feature_has_an_example(name: str) -> None:

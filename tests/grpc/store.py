@@ -343,8 +343,8 @@ class GrpcDeadLetters:
                 yield GrpcMessage(f"{self._topic}.dlq", one)
             start = messages[-1].offset + 1
 
-    def list(self, max_messages: int | None = None) -> list[GrpcMessage]:
-        return [*itertools.islice(self, max_messages)]
+    def list(self, max_messages: int | None = None, filter: Any = None) -> list[GrpcMessage]:  # noqa: A002
+        return [*itertools.islice((one for one in self if filter is None or filter(one)), max_messages)]
 
     def _choose(self, choose: Any, offsets: Iterable[int] | None) -> pb.ChooseDeadLettersRequest:
         if choose is None and offsets is None:

@@ -114,6 +114,25 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(client: httpx.Clie
     assert sorted(message["value"] for message in again) == ["0", "1", "3"]
 
 
+def test_dead_letters_are_chosen_by_a_query(client: httpx.Client, topic: str, shared: Running) -> None:
+    path = dead(client, shared, topic, 4)
+    place = {letter.headers["x-dlq-source-offset"]: letter.append_time_us for letter in shared.store.sync.dead_letters(topic)}
+
+    def listed(**query: Any) -> list[str]:
+        return sorted(one["value"] for one in client.get(path, params=query).json()["messages"])
+
+    assert listed(source_start=1, source_end=3) == ["1", "2"]
+    assert listed(group="g", partition=0) == ["0", "1", "2", "3"]
+    assert listed(group="other") == listed(reason="nothing*like this") == listed(key="k") == []
+    assert listed(until_us=min(place.values())) == []
+    assert len(listed(since_us=min(place.values()))) == 4
+    assert client.get(path, params={"partition": "x"}).status_code == 400
+    assert client.post(f"{path}/discard-all", params={"source_end": 1}).json() == {"count": 1}
+    assert client.post(f"{path}/replay-all", params={"source_start": 3}).json() == {"count": 1}
+    assert listed() == ["1", "2"]
+    assert client.post(f"{path}/discard-all").json() == {"count": 2}
+
+
 def test_a_topic_without_dead_letters_has_none(client: httpx.Client, topic: str) -> None:
     assert client.get(f"/v1/topics/{topic}/dlq").json() == {"messages": [], "count": 0}
     assert client.post(f"/v1/topics/{topic}/dlq/replay-all").json() == {"count": 0}

@@ -25,6 +25,7 @@ from penstock.client.dead_letter_box import chosen_offsets, wanted_offsets
 from penstock.client.store import check_topic_name, for_server, rewritten_of, stage_ids, stricter
 from penstock.errors import OutcomeUnknown, SequenceGap, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
+from penstock.store.dead_letter_box import check_filter
 from penstock.store.staging import Committed
 from penstock.store.store import Retained, Rewritten
 from penstock.topics import publication
@@ -230,8 +231,13 @@ class AsyncRemoteStore(AsyncStore):
 
     # -- dead letters -----------------------------------------------------------------------------------------------
 
-    async def list_dead_letters(self, topic: str, max_messages: int | None = None) -> list[Message]:
+    async def list_dead_letters(
+        self, topic: str, max_messages: int | None = None, filter: Callable[[Message], bool] | None = None  # noqa: A002
+    ) -> list[Message]:  # fmt: skip
         self._check_topic(topic)
+        check_filter(filter)
+        if filter is not None:
+            return [one for one in await self.list_dead_letters(topic) if filter(one)][:max_messages]
         if max_messages is not None:
             check_whole_number("max_messages", max_messages, 0, 1 << 62)
         fields = {"topic": topic, "max_messages": max_messages}

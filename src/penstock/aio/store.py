@@ -13,7 +13,7 @@ from penstock.aio.waiting import committed
 from penstock.topics.receipt import Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from penstock.store.staging import Committed
     from penstock.store.stats import StoreStats
@@ -85,9 +85,11 @@ class AsyncStore:
         """See `Store.abort`."""
         return await asyncio.to_thread(self._store.abort, stages)
 
-    async def list_dead_letters(self, topic: str, max_messages: int | None = None) -> list[Message]:
+    async def list_dead_letters(
+        self, topic: str, max_messages: int | None = None, filter: Callable[[Message], bool] | None = None  # noqa: A002
+    ) -> list[Message]:  # fmt: skip
         """See `DeadLetters.list`."""
-        return await asyncio.to_thread(lambda: self._store.dead_letters(topic).list(max_messages))
+        return await asyncio.to_thread(lambda: self._store.dead_letters(topic).list(max_messages, filter))
 
     async def replay_dead_letters(self, topic: str, **chosen: Any) -> int:
         """See `DeadLetters.replay`."""

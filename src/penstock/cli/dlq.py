@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from penstock.cli.messages import fields, moment, write_messages
 from penstock.cli.target import open_target
 from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.groups.dead_letters import HEADER_PREFIX
+from penstock.store.dead_letter_filter import DeadLetterFilter
 from penstock.topics.catalog import DEAD_LETTER_SUFFIX
 
 if TYPE_CHECKING:
@@ -36,20 +38,60 @@ def dlq() -> None:
     """
 
 
+def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a dead letter must be like."""
+    for option in reversed((
+        click.option("--group", metavar="NAME", help="Those that failed in this group."),
+        click.option("--reason", metavar="TEXT", help="Those whose reason contains TEXT, or fits it as a pattern with * ? [."),
+        click.option("--partition", type=click.IntRange(min=0), metavar="NUMBER", help="Those from this partition of TOPIC."),
+        click.option("--source-start", type=click.IntRange(min=0), metavar="OFFSET", help="Those from this offset of TOPIC on."),
+        click.option("--source-end", type=click.IntRange(min=0), metavar="OFFSET", help="Those from before this offset of TOPIC."),
+        click.option("--since", metavar="TIME", help="Dead-lettered from then on: 2026-01-31T08:00Z, or 5m for 5 minutes ago."),
+        click.option("--until", metavar="TIME", help="Dead-lettered before then."),
+        click.option("--key", metavar="TEXT", help="Those with this key."),
+        click.option("--header", "headers", metavar="NAME[=TEXT]", multiple=True, help="Those with this header; may be repeated."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _filter(
+    *, group: str | None, reason: str | None, partition: int | None, source_start: int | None, source_end: int | None,
+    since: str | None, until: str | None, key: str | None, headers: tuple[str, ...],
+) -> DeadLetterFilter | None:  # fmt: skip
+    """The filter that the options say; None if they say nothing."""
+    if headers == () and all(one is None for one in (group, reason, partition, source_start, source_end, since, until, key)):
+        return None
+    pairs = [header.partition("=") for header in headers]
+    return DeadLetterFilter(
+        group=group, reason=reason, partition=partition, start=source_start, end=source_end, since=_moment("since", since),
+        until=_moment("until", until), key=key, headers={name: text.encode() if equals else None for name, equals, text in pairs},
+    )  # fmt: skip
+
+
+def _moment(option: str, text: str | None) -> dt.datetime | None:
+    found = None if text is None else parameters.place(text)
+    if found is None or isinstance(found, dt.datetime):
+        return found
+    raise click.BadParameter(f"{text!r} is no time: use 2026-01-31T08:00Z, or 5m for 5 minutes ago", param_hint=f"--{option}")
+
+
 @dlq.command("list", epilog=parameters.examples("penstock dlq list data", "penstock dlq list data orders --json"))
 @parameters.target
 @parameters.optional_topic
 @click.option("--count", type=click.IntRange(min=1), metavar="NUMBER", help="Only the oldest ones.")
+@_filter_options
 @parameters.json_output
-def list_letters(*, target: str, topic: str | None, count: int | None, as_json: bool) -> None:
+def list_letters(*, target: str, topic: str | None, count: int | None, as_json: bool, **filters: Any) -> None:
     """List the dead letters of TOPIC, oldest first; without TOPIC how many each topic has."""
-    if topic is None and count is not None:
-        raise UsageError("--count needs TOPIC")
+    fits = _filter(**filters)
+    if topic is None and (count is not None or fits is not None):
+        raise UsageError("--count, and what chooses dead letters, need TOPIC")
     with open_target(target) as store:
         if topic is None:
             _count(store, as_json=as_json)
             return
-        letters = _letters(store, topic).list(count)
+        letters = _letters(store, topic).list(count, fits)
         if as_json:
             for letter in letters:
                 output.write_json(fields(letter))
@@ -91,8 +133,7 @@ def show(*, target: str, topic: str, offset: int, form: str, as_json: bool) -> N
 def _choice(command: Callable[..., Any]) -> Callable[..., Any]:
     """The arguments that choose dead letters."""
     command = click.option("--all", "everything", is_flag=True, help="All of them.")(command)
-    command = click.option("--reason", metavar="TEXT", help="Those whose reason contains TEXT.")(command)
-    command = click.option("--group", metavar="NAME", help="Those that failed in this group.")(command)
+    command = _filter_options(command)
     command = click.argument("offsets", metavar="[OFFSET]...", nargs=-1, type=click.IntRange(min=0))(command)
     return parameters.target(parameters.topic(command))
 
@@ -155,25 +196,18 @@ def _letters(store: Store, topic: str) -> DeadLetters:
     return store.dead_letters(topic)
 
 
-def _chosen(
-    letters: DeadLetters, topic: str, *, offsets: tuple[int, ...], group: str | None, reason: str | None, everything: bool
-) -> list[int]:
+def _chosen(letters: DeadLetters, topic: str, *, offsets: tuple[int, ...], everything: bool, **filters: Any) -> list[int]:
     """The offsets of the dead letters that were chosen. Raises `NotFound` if one that was named is not there."""
-    if not (offsets or group is not None or reason is not None or everything):
-        raise UsageError("say which: OFFSET, --group, --reason or --all")
-    if everything and (offsets or group is not None or reason is not None):
+    fits = _filter(**filters)
+    if not (offsets or fits is not None or everything):
+        raise UsageError("say which: OFFSET, --group, --reason or another option that chooses, or --all")
+    if everything and (offsets or fits is not None):
         raise UsageError("--all takes no OFFSET, --group or --reason beside it")
     there = list(letters)
     missing = sorted(set(offsets) - {letter.offset for letter in there})
     if missing:
         raise _missing(topic, missing)
-    return [
-        letter.offset
-        for letter in there
-        if (not offsets or letter.offset in offsets)
-        and (group is None or _header(letter, "group") == group)
-        and (reason is None or reason in (_header(letter, "reason") or ""))
-    ]
+    return [letter.offset for letter in there if (not offsets or letter.offset in offsets) and (fits is None or fits(letter))]
 
 
 def _missing(topic: str, offsets: list[int]) -> NotFound:

@@ -16,6 +16,7 @@ from penstock.cli.consume import consume
 from penstock.cli.demo.command import demo
 from penstock.cli.dlq import dlq
 from penstock.cli.groups import groups
+from penstock.cli.outbox import outbox
 from penstock.cli.publish import publish
 from penstock.cli.read import read
 from penstock.cli.serve import serve
@@ -94,6 +95,7 @@ for command in (
     topics,
     groups,
     dlq,
+    outbox,
     stats,
     compact,
     verify,

@@ -9,6 +9,7 @@ from penstock.client.reading import remote_logs
 from penstock.errors import BadArgument
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
+from penstock.store.dead_letter_box import check_filter
 from penstock.wire.answers import number_rows, whole
 from penstock.wire.calls import Call
 
@@ -30,8 +31,13 @@ class RemoteDeadLetters:
     def __iter__(self) -> Iterator[Message]:
         return iter(self.list())
 
-    def list(self, max_messages: int | None = None) -> builtins.list[Message]:
-        """The dead letters that are there, oldest first."""
+    def list(
+        self, max_messages: int | None = None, filter: Callable[[Message], bool] | None = None  # noqa: A002
+    ) -> builtins.list[Message]:  # fmt: skip
+        """The dead letters that are there, oldest first; with *filter* those that it takes."""
+        check_filter(filter)
+        if filter is not None:
+            return [one for one in self.list() if filter(one)][:max_messages]
         if max_messages is not None:
             check_whole_number("max_messages", max_messages, 0, 1 << 62)
         fields = {"topic": self._topic, "max_messages": max_messages}
@@ -69,8 +75,7 @@ class RemoteDeadLetters:
 
 def wanted_offsets(choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None) -> list[int] | None:
     """The *offsets*, checked, as is *choose*. Raises `BadArgument`."""
-    if choose is not None and not callable(choose):
-        raise BadArgument("filter", shown(choose), "must be a function that takes a message")
+    check_filter(choose)
     try:
         return None if offsets is None else [check_whole_number("offsets", one, 0, reading.OFFSET_MAX) for one in offsets]
     except TypeError:

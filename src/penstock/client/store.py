@@ -24,6 +24,7 @@ from penstock.client.transaction import RemoteTransaction
 from penstock.errors import BadArgument, BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
+from penstock.store.metrics import Meter, StoreMetrics, collect
 from penstock.store.producer import Producer, ProducerOptions
 from penstock.store.staging import NUMBER_MAX, Committed
 from penstock.store.store import PREFETCH_DEFAULT, Retained, Rewritten, TopicInfo
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
 
 KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
-_SECONDS_OF_TOPIC = {"segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry", "ttl"}
+_SECONDS_OF_TOPIC = {
+    "segment_age", "dedup_window", "retention_age", "dead_letter_retention", "tombstone_grace", "group_expiry", "ttl",
+}  # fmt: skip
 
 
 def rewritten_of(fields: dict[str, Any]) -> Rewritten:
@@ -73,6 +76,7 @@ class RemoteStore:
         self._producers: set[Producer] = set()
         self._workers = Workers()
         self._close_lock = threading.Lock()
+        self._meter: Meter | None = None
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
@@ -503,6 +507,22 @@ class RemoteStore:
     def stats(self) -> StoreStats:
         """Numbers of this moment."""
         return documents.decode_stats(self._connection.call(Call.STATS).fields)
+
+    def metrics(self) -> StoreMetrics:
+        """See `Store.metrics`; of times it has those of its own `publish` and `publish_many`, the way there and back included."""
+        return collect(self, time.time_ns() // 1000, self._meter)
+
+    def measure(self, *, on: bool = True) -> None:
+        """Take times for `metrics` from now on, or no more."""
+        self._check_open()
+        if on is (self._meter is not None):
+            return
+        self._meter = Meter() if on else None
+        if self._meter is None:
+            self.__dict__.pop("publish", None)
+            self.__dict__.pop("publish_many", None)
+        else:
+            self.__dict__.update(publish=self._meter.timed(self.publish), publish_many=self._meter.timed(self.publish_many))
 
     def flush(self) -> None:
         """Return when every ack and nack so far is durable."""

@@ -39,6 +39,7 @@ from penstock.groups.replay import Replay
 from penstock.groups.reservation import Reservation
 from penstock.groups.settling import Settling
 from penstock.groups.snapshot import cursor_operations, member_operations
+from penstock.log_events import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -495,6 +496,10 @@ class Group:
         _log.warning(
             "cannot dead-letter offset %d of %s/%d for group %s, trying again in %g s: %s",
             move.offset, self.topic, move.cursor.partition, self.name, MOVE_AGAIN_S, error,
+            extra=event(
+                "dead_letter_failed", topic=self.topic, group=self.name, partition=move.cursor.partition, offset=move.offset,
+                error=error.code,
+            ),
         )  # fmt: skip
         with self.lock:
             cursor = move.cursor

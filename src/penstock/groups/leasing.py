@@ -26,6 +26,7 @@ from penstock.groups.intake import Intake
 from penstock.groups.lanes import HIGH, LOW, MEDIUM
 from penstock.groups.lifetime import dues_us, expiries_us, first_expiry_us, last_due_us, last_expiry_us
 from penstock.groups.sources import Due, Lane, Returned
+from penstock.log_events import event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -548,6 +549,7 @@ class Leasing:
         _log.warning(
             "group %s of topic %s skips %d messages of partition %d: retention removed them (first kept: %d)",
             book.name, book.topic, skipped, cursor.partition, gap.first,
+            extra=event("messages_skipped", topic=book.topic, group=book.name, partition=cursor.partition, messages=skipped),
         )  # fmt: skip
         book.counters.skipped += skipped
         book.finish_below(cursor, target)

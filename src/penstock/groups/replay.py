@@ -21,6 +21,7 @@ from penstock.groups import operations as ops
 from penstock.groups.book import OFFSET_END
 from penstock.groups.dead_member import DeadMember
 from penstock.groups.failures import Failure
+from penstock.log_events import event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,6 +175,7 @@ class Replay:
                 _log.warning(
                     "group %s of topic %s had seen offsets [%d, %d) of partition %d, which the log has lost",
                     book.name, book.topic, end, end + lost, cursor.partition,
+                    extra=event("messages_lost", topic=book.topic, group=book.name, partition=cursor.partition, messages=lost),
                 )  # fmt: skip
         hands = {} if before is None else self._find_hands(ends, before)
         for member in {**self._dead, **hands}:

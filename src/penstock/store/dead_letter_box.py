@@ -67,14 +67,18 @@ class DeadLetters:
             if _is_there(group, message):
                 yield message
 
-    def list(self, max_messages: int | None = None) -> builtins.list[Message]:
-        """The dead letters that are there, oldest first."""
+    def list(
+        self, max_messages: int | None = None, filter: Callable[[Message], bool] | None = None  # noqa: A002
+    ) -> builtins.list[Message]:  # fmt: skip
+        """The dead letters that are there, oldest first; with *filter* those that it takes, see `DeadLetterFilter`."""
+        check_filter(filter)
         limit = reading.OFFSET_MAX if max_messages is None else check_whole_number("max_messages", max_messages, 0, 1 << 62)
         found: builtins.list[Message] = []
         for message in self:
             if len(found) >= limit:
                 break
-            found.append(message)
+            if filter is None or filter(message):
+                found.append(message)
         return found
 
     def __len__(self) -> int:
@@ -87,8 +91,9 @@ class DeadLetters:
         """
         Send dead letters back to their topic, to the partition they came from, and take them out; returns how many.
 
-        *filter* chooses by the message, *offsets* by its place in the dead letters. The headers that dead-lettering added are taken off,
-        and every group counts from the beginning. After a crash each of them is in one of the two places, never in both.
+        *filter*, a function or a `DeadLetterFilter`, chooses by the message, *offsets* by its place in the dead letters. The headers that
+        dead-lettering added are taken off, and every group counts from the beginning. After a crash each of them is in one of the two
+        places, never in both.
         """
         return self._take_out(filter, offsets, republish=True)
 
@@ -98,8 +103,7 @@ class DeadLetters:
 
     def _take_out(self, choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None, *, republish: bool) -> int:
         wanted = None if offsets is None else _offsets(offsets)
-        if choose is not None and not callable(choose):
-            raise BadArgument("filter", shown(choose), "must be a function that takes a message")
+        check_filter(choose)
         dead = self._dead()
         if dead is None:
             return 0
@@ -134,10 +138,32 @@ class DeadLetters:
                     group, partition, [message.offset for message in part if message.partition == partition]
                 )
 
+    def expire(self, before_us: int) -> int:
+        """Throw away what was dead-lettered before a time, microseconds since 1970; returns how many. Raises nothing if there is none."""
+        dead = self._dead()
+        if dead is None:
+            return 0
+        ends = [(log.identity.partition, log.offset_of_time(before_us), log.log_start) for log in dead.logs]
+        if all(end <= first for _, end, first in ends):
+            return 0
+        group = self._group(dead)
+        with self._lock:
+            before = len(self)
+            for partition, end, _ in ends:
+                if end > group.position(partition):
+                    group.commit(partition, end)
+            return before - len(self)
+
     def _partition(self, message: Message) -> int | None:
         text = message.headers.get(HEADER_PREFIX + "source-partition", b"")
         number = int(text) if text.isdigit() else self._source.partitions
         return number if number < self._source.partitions else None
+
+
+def check_filter(choose: object) -> None:
+    """Raise `BadArgument` if *choose* is no filter."""
+    if choose is not None and not callable(choose):
+        raise BadArgument("filter", shown(choose), "must be a function that takes a message, or a DeadLetterFilter")
 
 
 def _is_there(group: Group, message: Message) -> bool:

@@ -20,15 +20,17 @@ from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.clock import SystemClock
 from penstock.errors import BadArgument, BadSetting, Closed, PenstockError, TopicNotFound
 from penstock.files import RealFileSystem
-from penstock.groups.dead_letters import dead_letter
+from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
+from penstock.log_events import event
 from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.housekeeping import Housekeeper, Retained, Rewritten
+from penstock.store.metrics import Meter, StoreMetrics, collect
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
 from penstock.store.reading import TopicPositions
 from penstock.store.staging import Staging
@@ -153,6 +155,7 @@ class Store:
         self._next_member = int.from_bytes(os.urandom(6), "little") << 12
         self._member_lock = threading.Lock()
         self._box_lock = threading.Lock()
+        self._meter: Meter | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._volume = Volume.open(
@@ -250,6 +253,7 @@ class Store:
         ttl: Seconds | None = None,
         expired: str | None = None,
         compression: str | None = None,
+        dead_letter_retention: Seconds | None = None,
         **storage: Any,
     ) -> TopicInfo:
         """
@@ -272,7 +276,7 @@ class Store:
             "tombstone_grace_ms": _ms("tombstone_grace", tombstone_grace), "group_expiry_ms": _ms("group_expiry", group_expiry),
             "priorities": priorities, "expired": expired, "compression": compression,
             "ttl_ms": None if ttl is None else round(check_seconds("ttl", ttl, 0.001, SECONDS_MAX) * 1000),
-            **storage,
+            "dead_letter_retention_ms": _ms("dead_letter_retention", dead_letter_retention), **storage,
         }  # fmt: skip
         known = {field.name for field in fields(TopicSettings)}
         for setting, value in storage.items():
@@ -523,6 +527,8 @@ class Store:
         # Where a group begins counts when it is made; later only that it is a place at all.
         starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
         made = self._groups.make(found.topic_id, found.name, group, settings, lambda: starts)
+        if self._meter is not None:
+            self._meter.attach(made)
         with self._member_lock:
             self._next_member += 1
             identity = self._next_member
@@ -750,7 +756,23 @@ class Store:
             # Both checkpoints must point behind what goes.
             self._volume.checkpoint()
             self._volume.checkpoint()
+        return self._retain(chosen)
+
+    def _retain(self, chosen: list[Topic]) -> Retained:
+        for one in chosen:
+            if is_dead_letter_topic(one.name) and one.settings.retention_age_ms:
+                self._expire_dead_letters(one)
         return self._housekeeper.retain(chosen)
+
+    def _expire_dead_letters(self, dead: Topic) -> None:
+        """Those that are too old are discarded, also where their segment stays."""
+        box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
+        count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
+        if count:
+            _log.info(
+                "%d dead letters of %s were discarded, since they are old", count, dead.name,
+                extra=event("dead_letters_expired", topic=dead.name, messages=count),
+            )  # fmt: skip
 
     def vacuum(self, topic: str | None = None) -> Rewritten:
         """
@@ -791,7 +813,7 @@ class Store:
         while not self._wait(seconds if self._keep_finished else 0.5):
             try:
                 if self._keep_finished:
-                    self._housekeeper.retain(self._catalog.all())
+                    self._retain(self._catalog.all())
                 else:
                     self.retain()
                 self._staging.remove_expired()
@@ -799,7 +821,9 @@ class Store:
             except Closed:
                 return
             except (PenstockError, OSError) as error:
-                _log.warning("retention stopped for now: %s", error)
+                _log.warning(
+                    "retention stopped for now: %s", error, extra=event("retention_failed", error=type(error).__name__)
+                )
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
@@ -824,6 +848,30 @@ class Store:
                 },
             )
         return StoreStats(self.path, topics, self._volume.commits, self._volume.failure)
+
+    def metrics(self) -> StoreMetrics:
+        """What `stats` has, lag and dead letters in seconds too, and, while it is measured (`measure`), how long things take."""
+        self._check_open()
+        return collect(self, self._clock.now_us(), self._meter)
+
+    def measure(self, *, on: bool = True) -> None:
+        """Take times for `metrics` from now on, or no more. Off, which it is at first, costs nothing."""
+        self._check_open()
+        if on is (self._meter is not None):
+            return
+        if on:
+            self._meter = meter = Meter()
+            self.__dict__.update(publish=meter.timed(self.publish), publish_many=meter.timed(self.publish_many))
+            self._volume.time_syncs(meter.fsync.observe)
+            for group in self._groups.all():
+                meter.attach(group)
+            return
+        self._meter = None
+        for name in ("publish", "publish_many"):
+            self.__dict__.pop(name, None)
+        self._volume.time_syncs(None)
+        for group in self._groups.all():
+            Meter.detach(group)
 
     def flush(self) -> None:
         """Return when every ack and nack so far is durable."""

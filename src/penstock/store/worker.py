@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
+from penstock.log_events import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +152,14 @@ class Worker:
             self.handled += len(messages)
         elif isinstance(error, Exception):
             self.failed += len(messages)
-            _log.warning("a handler of %s failed: %s: %s", messages[0].topic, type(error).__name__, error)
+            first = messages[0]
+            _log.warning(
+                "a handler of %s failed: %s: %s", first.topic, type(error).__name__, error,
+                extra=event(
+                    "handler_failed", topic=first.topic, group=first.group, partition=first.partition, offset=first.offset,
+                    messages=len(messages), error=type(error).__name__,
+                ),
+            )  # fmt: skip
         for message in messages:
             try:
                 message.__exit__(None if error is None else type(error), error, None)

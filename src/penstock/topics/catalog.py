@@ -136,7 +136,10 @@ class Catalog:
             return found
         limit = min(topic.settings.max_message_bytes + _HEADERS_ROOM_BYTES, MESSAGE_BYTES_MAX)
         settings = TopicSettings(
-            sync=SyncMode.ALWAYS, max_message_bytes=limit, retention_age_ms=30 * 86_400_000, retain="always"
+            sync=SyncMode.ALWAYS,
+            max_message_bytes=limit,
+            retention_age_ms=topic.settings.dead_letter_retention_ms,
+            retain="always",
         )
         return self._create(name, 1, settings)
 

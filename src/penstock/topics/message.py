@@ -119,6 +119,11 @@ class Message:
         return self._batch.append_time_us(self._index)
 
     @property
+    def log_epoch(self) -> int:
+        """The log epoch in which it was written; see `TopicPositions`."""
+        return self._batch.header.log_epoch
+
+    @property
     def dedup_key(self) -> bytes | None:
         """The key by which it was deduplicated, None if it has none."""
         view = self._batch.dedup_key(self._index)

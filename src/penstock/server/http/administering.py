@@ -16,7 +16,8 @@ from penstock.server.http.consuming import check_may_make_group
 from penstock.server.http.operations import Call, Parameter, operation
 from penstock.server.http.publishing import BASE64, check_topics_room
 from penstock.server.http.schemas import ref
-from penstock.values import MESSAGE_BYTES_MAX
+from penstock.store.dead_letter_filter import DeadLetterFilter
+from penstock.values import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from penstock.store.store import GroupInfo
@@ -26,6 +27,8 @@ _GROUP = "/v1/topics/{topic}/groups/{group}"
 _DLQ = "/v1/topics/{topic}/dlq"
 _PLACE_OR_OFFSET = {"oneOf": [schemas.OFFSET, schemas.PLACE]}
 _YEARS_S = 1_000_000_000
+_LAST_US = 253_402_300_799_000_000
+"""The last moment that a datetime can say."""
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 
@@ -69,6 +72,7 @@ async def list_topics(call: Call) -> Response:
             "group_expiry": schemas.seconds(0, _YEARS_S, "seconds"),
             "compaction": {"type": "boolean"},
             "tombstone_grace": schemas.seconds(0, _YEARS_S, "seconds"),
+            "dead_letter_retention": schemas.seconds(0, _YEARS_S, "seconds; 0 = dead letters are kept"),
         },
         ("name",),
     ),
@@ -228,13 +232,32 @@ async def commit(call: Call) -> Response:
 
 # -- dead letters ---------------------------------------------------------------------------------------------------
 
+_FILTER = (
+    Parameter("reason", schemas.text(256, "those whose reason has this in it, or fits it as a pattern with * ? [")),
+    Parameter("group", schemas.text(196, "those that failed in this group")),
+    Parameter("partition", schemas.whole(0, PARTITIONS_MAX, "those from this partition of the topic")),
+    Parameter("source_start", schemas.whole(0, schemas.OFFSET_MAX, "those from this offset of the topic on")),
+    Parameter("source_end", schemas.whole(0, schemas.OFFSET_MAX, "those from before this offset of the topic")),
+    Parameter("since_us", schemas.whole(0, _LAST_US, "dead-lettered from then on; microseconds since 1970")),
+    Parameter("until_us", schemas.whole(0, _LAST_US, "dead-lettered before then; microseconds since 1970")),
+    Parameter("key", schemas.text(KEY_BYTES_MAX, "those with this key")),
+)
+
+
+def _filter(query: dict[str, Any]) -> DeadLetterFilter | None:
+    """What the query says of dead letters; None if it says nothing."""
+    given = {name: query[name] for name in ("reason", "group", "partition", "key") if query[name] is not None}
+    given |= {name: query[f"source_{name}"] for name in ("start", "end") if query[f"source_{name}"] is not None}
+    given |= {name: query[f"{name}_us"] / 1_000_000 for name in ("since", "until") if query[f"{name}_us"] is not None}
+    return DeadLetterFilter(**given) if given else None
+
 
 @operation(
     "GET", _DLQ, "The dead letters of a topic that are there, oldest first.", tag="dead letters", right="read", dead_letters=True,
     parameters=(
         Parameter("limit", schemas.whole(1, 1_000, "the most dead letters"), 100),
         Parameter("start", schemas.whole(0, schemas.OFFSET_MAX, "dead letters from this id on"), 0),
-        BASE64,
+        BASE64, *_FILTER,
     ),
     answers={200: ref("DeadLetters")}, problems=(404,),
 )  # fmt: skip
@@ -244,7 +267,9 @@ async def list_dead_letters(call: Call) -> Response:
 
     def some() -> tuple[list[dict[str, Any]], int, int]:
         letters = store.dead_letters(call.topic)
-        chosen = itertools.islice((one for one in letters if one.offset >= query["start"]), query["limit"])
+        fits = _filter(query)
+        fitting = (one for one in letters if one.offset >= query["start"] and (fits is None or fits(one)))
+        chosen = itertools.islice(fitting, query["limit"])
         found, size = show.fitting(chosen, call.context.settings.response_bytes_max)
         return [show.message_fields(one, as_base64=query["base64"]) for one in found], len(letters), size
 
@@ -289,12 +314,21 @@ async def replay_dead_letter(call: Call) -> Response:
 
 
 @operation(
-    "POST", f"{_DLQ}/replay-all", "Send all dead letters back to their topic.", tag="dead letters", right="admin", dead_letters=True,
-    while_draining=False, answers={200: ref("Count")}, problems=(404, 507),
+    "POST", f"{_DLQ}/replay-all", "Send all dead letters that fit back to their topic.", tag="dead letters", right="admin",
+    dead_letters=True, parameters=_FILTER, while_draining=False, answers={200: ref("Count")}, problems=(404, 507),
 )  # fmt: skip
 async def replay_all_dead_letters(call: Call) -> Response:
-    """Replay all."""
-    return show.json_answer({"count": await call.context.store.replay_dead_letters(call.topic)})
+    """Replay all, or those that fit."""
+    return show.json_answer({"count": await call.context.store.replay_dead_letters(call.topic, filter=_filter(call.query))})
+
+
+@operation(
+    "POST", f"{_DLQ}/discard-all", "Throw away all dead letters that fit.", tag="dead letters", right="admin",
+    dead_letters=True, parameters=_FILTER, answers={200: ref("Count")}, problems=(404,),
+)  # fmt: skip
+async def discard_all_dead_letters(call: Call) -> Response:
+    """Discard all, or those that fit."""
+    return show.json_answer({"count": await call.context.store.discard_dead_letters(call.topic, filter=_filter(call.query))})
 
 
 @operation(

@@ -1,0 +1,106 @@
+"""The snapshot of a store: lag, dead letters, and how long things take, where somebody measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock.client.address import parse_address
+from penstock.client.store import RemoteStore
+from penstock.server.running import RunningServer
+from penstock.store.metrics import BOUNDS_S, Histogram
+from penstock.store.store import Store
+from penstock.testing import FakeClock
+from tests.conformance.backends import SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_lag_and_dead_letters_are_told_in_messages_and_seconds(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with Store.open(tmp_path / "s", settings=SETTINGS, clock=clock, background=False) as store:
+        store.publish_many("t", [b"0", b"1"])
+        with store.subscribe("t", "g") as consumer:
+            clock.advance(10)
+            store.publish("t", b"2")
+            consumer.get(0).ack()  # type: ignore[union-attr]
+            consumer.get(0).reject("bad")  # type: ignore[union-attr]
+            store.flush()
+            clock.advance(5)
+            found = store.metrics().topics["t"]
+            assert (found.groups["g"].stats.lag, found.groups["g"].lag_s) == (1, 5.0)
+            assert (found.dead_letters, found.dead_letter_age_s) == (1, 5.0)
+            consumer.get(0).ack()  # type: ignore[union-attr]
+            store.flush()
+            assert store.metrics().topics["t"].groups["g"].lag_s == 0
+
+
+def test_times_are_taken_while_the_store_is_measured(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", settings=SETTINGS) as store:
+        store.publish("t", b"0")
+        assert store.metrics().fsync is None
+        assert "publish" not in vars(store), "off means that the calls are the plain ones"
+        store.measure()
+        store.publish("t", b"1")
+        store.publish_many("t", [b"2", b"3"])
+        with store.subscribe("t", "g") as consumer:
+            for _ in range(4):
+                with consumer.get(5):  # type: ignore[union-attr]
+                    pass
+        found = store.metrics()
+        assert found.fsync is not None
+        assert found.fsync.count >= 2
+        topic = found.topics["t"]
+        assert topic.publish is not None
+        assert topic.publish.count == 2
+        assert topic.groups["g"].deliver_to_ack is not None
+        assert topic.groups["g"].deliver_to_ack.count == 4
+        assert 0 < topic.publish.p50 <= topic.publish.p95 <= topic.publish.p99 < 60
+        store.measure(on=False)
+        assert store.metrics().fsync is None
+        assert "publish" not in vars(store)
+        store.publish("t", b"4")
+
+
+def test_a_client_of_a_server_has_the_same_snapshot(tmp_path: Path) -> None:
+    with (
+        Store.open(tmp_path / "s", settings=SETTINGS) as own,
+        RunningServer(own) as server,
+        RemoteStore(parse_address(server.address)) as store,
+    ):
+        store.measure()
+        store.publish("t", b"0")
+        with store.subscribe("t", "g") as consumer:
+            consumer.get(5).reject("bad")  # type: ignore[union-attr]
+            consumer.flush()
+        topic = store.metrics().topics["t"]
+        assert topic.dead_letters == 1
+        assert topic.publish is not None
+        assert topic.publish.count == 1
+        store.measure(on=False)
+        assert store.metrics().topics["t"].publish is None
+
+
+def test_quantiles_lie_in_the_bucket_that_has_them() -> None:
+    histogram = Histogram()
+    assert histogram.snapshot().p99 == 0
+    for _ in range(98):
+        histogram.observe(0.0007)
+    for _ in range(2):
+        histogram.observe(20)
+    found = histogram.snapshot()
+    assert 0.0005 < found.p50 < found.p95 <= 0.001
+    assert 10 < found.p99 <= 30
+    assert found.sum_s == pytest.approx(98 * 0.0007 + 40)
+    histogram.observe(1e9)
+    assert histogram.snapshot().quantile(1) == BOUNDS_S[-1]
+
+
+def test_a_store_in_memory_is_measured_too() -> None:
+    with penstock.open("memory:") as store:
+        store.measure()
+        store.publish("t", b"0")
+        assert store.metrics().topics["t"].publish.count == 1  # type: ignore[union-attr]

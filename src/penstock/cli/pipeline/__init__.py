@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.pipeline.archive import archive
+
 
 @click.group()
 def pipeline() -> None:
@@ -12,3 +14,7 @@ def pipeline() -> None:
 
     They need the extra: pip install 'penstock[spark]'. Interrupted, killed or run twice, they go on where they were.
     """
+
+
+for command in (archive,):
+    pipeline.add_command(command)

@@ -21,7 +21,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 RUNNING = [
     # Where the other tests that start a Spark run.
     pytest.param(page, marks=[pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)], id=name_of(page))
-    if page.name == "spark.md"
+    if page.name in ("spark.md", "pipelines.md")
     else pytest.param(page, id=name_of(page))
     for page in PAGES
     if blocks(page.read_text(), "python")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from penstock.cli.pipeline.archive import archive
+from penstock.cli.pipeline.latest import latest
+from penstock.cli.pipeline.replay import replay
 
 
 @click.group()
@@ -16,5 +18,5 @@ def pipeline() -> None:
     """
 
 
-for command in (archive,):
+for command in (archive, latest, replay):
     pipeline.add_command(command)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from penstock.spark.options import StorePlace
     from penstock.store.reading import TopicPositions
@@ -68,24 +69,30 @@ class History(NamedTuple):
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The messages: the columns of the data source with `headers`, and `date`, the day of `timestamp` in UTC."""
-        log = self._log(spark)
-        if self.archive is None or all(self.border[number] == start for number, start in self.starts.items()):
-            return log
-        return self._archived(spark).unionByName(log)
+        parts = []
+        if any(start < self.border[number] for number, start in self.starts.items()):
+            parts.append(self._archived(spark))
+        if any(border < self.ends[number] for number, border in self.border.items()):
+            parts.append(self._log(spark))
+        if not parts:
+            return spark.createDataFrame([], _schema())
+        return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
     def _log(self, spark: SparkSession) -> DataFrame:
-        def offsets(chosen: dict[int, int]) -> str:
-            return json.dumps({self.topic: {str(number): offset for number, offset in chosen.items()}})
+        # Only partitions with something to read: where there is nothing, the log may begin behind the border.
+        chosen = [number for number, border in self.border.items() if border < self.ends[number]]
 
-        reader = (
-            spark.read.format("penstock").options(**self.store).option("subscribe", self.topic).option("includeHeaders", "true")
-        )
+        def offsets(places: dict[int, int]) -> str:
+            return json.dumps({self.topic: {str(number): places[number] for number in chosen}})
+
+        reader = spark.read.format("penstock").options(**self.store).option("includeHeaders", "true")
+        reader = reader.option("assign", json.dumps({self.topic: chosen}))
         reader = reader.option("startingOffsets", offsets(self.border)).option("endingOffsets", offsets(self.ends))
         return reader.load().selectExpr("*", f"{_DATE} as date")
 
     def _archived(self, spark: SparkSession) -> DataFrame:
         assert self.archive is not None
-        schema = read_schema(include_headers=True, include_delivery=False).add("date", "date")
+        schema = _schema()
         reader = spark.read.schema(schema).option("basePath", self.archive)
         found = reader.parquet(*[one.path for one in self.files])
         bounds = [
@@ -94,6 +101,10 @@ class History(NamedTuple):
             if start < self.border[number]
         ]
         return found.where(" or ".join(bounds)).select(schema.names)
+
+
+def _schema() -> StructType:
+    return read_schema(include_headers=True, include_delivery=False).add("date", "date")
 
 
 def plan(

@@ -51,8 +51,6 @@ def main(store: str, folder: str) -> None:
     """See above."""
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as local:
         spark = get_session("keeping", master="local[2,4]", settings={**SETTINGS, "spark.local.dir": local})
-        Archive(store, "in", os.path.join(folder, "archive"), batch_rows=200).run(spark)
-        print("started", flush=True)
         both = [threading.Thread(target=keep, args=(spark, store, folder, what)) for what in ("archive", "latest")]
         for thread in both:
             thread.start()

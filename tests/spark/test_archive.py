@@ -7,11 +7,16 @@ import glob
 import json
 import os
 import shutil
+import signal
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import interrupts
 from penstock.cli.pipeline import running
 from penstock.cli.program import program
 from penstock.errors import BadArgument, DataLost, NotFound, TopicNotFound, Unavailable, UsageError
@@ -181,10 +186,11 @@ def commit_all(path: str, folder: ArchiveFolder) -> None:
         found = plan(path, "orders")
         reached = {0: 0, 1: 0} if state.offsets is None else state.offsets.topics["orders"]
         now = found.now
-        stage = folder.stage()
         ranges = [Range("orders", p, reached[p], now.ends[p], now.topic_id.hex(), now.log_epoch) for p in (0, 1)]
-        written = [file for one in ranges if one.start < one.end for file in write_range(place_of(path), stage, one)]
-        if written:
+        ranges = [one for one in ranges if one.start < one.end]
+        if ranges:
+            stage = folder.stage()
+            written = [file for one in ranges for file in write_range(place_of(path), stage, one)]
             folder.commit(state, written, found.offsets)
 
 
@@ -234,6 +240,7 @@ def test_a_commit_that_is_cut_short_is_finished_by_the_next_run(path: str, tmp_p
         assert state is not None
         assert state.rows == 50
         assert archived(folder) == expected
+        assert not glob.glob(f"{folder.path}/_penstock/orders/staged/*"), "nothing is left behind"
         assert sum(plan(path, "orders", folder.path).border.values()) == 50
     assert at >= 6
 
@@ -254,17 +261,13 @@ def test_a_continuous_archive_goes_on_until_it_is_told_to_end(
     to = str(tmp_path / "archive")
     fill(path, rng, 10)
 
-    class Enough(Exception):
-        pass
-
-    def report(progress: Progress) -> None:
+    def report(progress: Progress) -> bool:
         if progress.rows == 10:
             fill(path, rng, 5)
-        elif progress.rows == 15:
-            raise Enough
+        return progress.rows == 15
 
-    with pytest.raises(Enough):
-        archive(spark, path, "orders", to, every_s=0.05, report=report)
+    done = archive(spark, path, "orders", to, every_s=0.05, report=report)
+    assert (done.messages, done.batches) == (15, 2)
     state = ArchiveFolder(to, "orders").state()
     assert state is not None
     assert state.rows == 15
@@ -291,8 +294,6 @@ def test_what_is_wrong_is_said_before_spark_starts(path: str, tmp_path: Path) ->
 
 def test_through_a_server_and_as_a_command(spark: SparkSession, path: str, tmp_path: Path, rng: random.Random) -> None:
     """The server owns the store; the command prints a summary."""
-    from click.testing import CliRunner
-
     fill(path, rng, 30)
     expected = published(path)
     to = str(tmp_path / "archive")
@@ -308,6 +309,34 @@ def test_through_a_server_and_as_a_command(spark: SparkSession, path: str, tmp_p
         result = CliRunner().invoke(program, ["pipeline", "archive", server.address, "orders", "--to", to])
         assert "messages:" in result.stdout
         server.close()
+
+
+def test_ctrl_c_ends_a_continuous_archive_with_its_summary(
+    spark: SparkSession, path: str, tmp_path: Path, rng: random.Random
+) -> None:
+    """In order, between two batches; and the exit code says that it was interrupted."""
+    fill(path, rng, 10)
+    folder = ArchiveFolder(tmp_path / "archive", "orders")
+
+    def interrupt() -> None:
+        while (state := folder.state()) is None or not state.rows:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=interrupt)
+    interrupts.install()
+    try:
+        thread.start()
+        command = ["pipeline", "archive", path, "orders", "--to", folder.path, "--continuous", "--every", "100ms", "--json"]
+        result = CliRunner().invoke(program, command)
+        thread.join()
+    finally:
+        interrupts.forget()
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["messages"] == 10
 
 
 def test_a_day_has_a_folder_if_it_has_a_name() -> None:

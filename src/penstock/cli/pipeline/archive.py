@@ -35,7 +35,9 @@ def archive(
 
     wanted = Archive(running.source_options(target), topic, folder, batch_rows=batch_rows)
     with running.session("archive", master, settings) as spark, running.live(f"archiving {topic}") as report:
-        done = wanted.run(spark, report, every_s=None if once else every)
+        until = running.UntilSignal(report)
+        done = wanted.run(spark, until, every_s=None if once else every)
     if not done.held:
         output.say("note", f"{topic} has retain=always: retention does not wait for the archive")
     running.summarize(done._asdict(), as_json=as_json)
+    until.end()

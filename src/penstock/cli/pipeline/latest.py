@@ -39,5 +39,7 @@ def latest(
 
     wanted = Latest(running.source_options(target), topic, folder, archive=archive, buckets=buckets, batch_rows=batch_rows)
     with running.session("latest", master, settings) as spark, running.live(f"the latest of {topic}") as report:
-        done = wanted.run(spark, report, every_s=None if once else every)
+        until = running.UntilSignal(report)
+        done = wanted.run(spark, until, every_s=None if once else every)
     running.summarize(done._asdict(), as_json=as_json)
+    until.end()

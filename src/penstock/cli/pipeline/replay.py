@@ -59,5 +59,7 @@ def replay(
         rate=rate, checkpoint=checkpoint, run=run_id, discard=discard,
     )  # fmt: skip
     with running.session("replay", master, settings) as spark, running.live(f"replaying {topic}") as report:
-        done = wanted.run(spark, report)
+        until = running.UntilSignal(report)
+        done = wanted.run(spark, until)
     running.summarize(done._asdict(), as_json=as_json)
+    until.end()

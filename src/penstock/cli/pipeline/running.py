@@ -142,6 +142,27 @@ def live(what: str) -> Iterator[Callable[[Progress], None]]:
         yield report
 
 
+class UntilSignal:
+    """The same report for a pipeline that ends with its summary when a signal has come. `end` then ends the program."""
+
+    def __init__(self, report: Callable[[Progress], None]) -> None:
+        self._report = report
+        self._signal: interrupts.Interrupted | None = None
+
+    def __call__(self, progress: Progress) -> bool:
+        try:
+            self._report(progress)
+        except interrupts.Interrupted as signal:
+            interrupts.forget()
+            self._signal = signal
+        return self._signal is not None
+
+    def end(self) -> None:
+        """Raise `Interrupted` if it was a signal that ended the pipeline."""
+        if self._signal is not None:
+            raise self._signal
+
+
 def told(progress: Progress) -> str:
     """One line for people."""
     lag = "" if progress.lag is None else f", {progress.lag:,} behind"

@@ -25,7 +25,7 @@ from penstock.spark.pipelines.archive_folder import ArchiveFolder
 from penstock.spark.pipelines.archive_task import write_range
 from penstock.spark.pipelines.failures import told_as_ours
 from penstock.spark.pipelines.place import changing, place_of, positions
-from penstock.spark.pipelines.progress import LOOK_SECONDS, Progress, quiet
+from penstock.spark.pipelines.progress import Progress, quiet, wait
 from penstock.values import is_name
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Archive:
 
     def run(self, spark: SparkSession, report: Report = quiet, *, every_s: float | None = None) -> Archived:
         """
-        Archive what is there now; with *every_s* go on for ever, a batch each so many seconds, until *report* raises.
+        Archive what is there now; with *every_s* go on, a batch each so many seconds, until *report* says so.
 
         Raises `Unavailable` if another process archives the topic there, `DataLost`, and `PipelineFailed` for what Spark says.
         """
@@ -114,14 +114,12 @@ class Archive:
                 if rows is not None:
                     progress = progress.after(rows, time.monotonic() - turn, lag)
                     self._hold(state)
-                report(progress)
+                if report(progress):
+                    break
                 if rows is not None and lag:
                     continue
-                if every_s is None:
+                if every_s is None or wait(turn + every_s - time.monotonic(), progress, report):
                     break
-                while (left := turn + every_s - time.monotonic()) > 0:
-                    time.sleep(min(left, LOOK_SECONDS))
-                    report(progress)
         assert state.offsets is not None
         seconds = time.monotonic() - began
         return Archived(

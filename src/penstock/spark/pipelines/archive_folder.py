@@ -149,7 +149,10 @@ class ArchiveFolder:
         )  # fmt: skip
         pending = {"state": self._encode(new), "moves": moves}
         write_document(self._pending, pending)
-        return self._settle(pending)
+        settled = self._settle(pending)
+        for stage in {os.path.dirname(one.path) for one in written}:
+            shutil.rmtree(stage, ignore_errors=True)  # attempts of tasks that failed may have left something
+        return settled
 
     def _settle(self, pending: dict[str, Any]) -> ArchiveState:
         """Rename what is not renamed yet, then let it count."""

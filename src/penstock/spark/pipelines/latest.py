@@ -28,12 +28,12 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.arguments import check_whole_number
-from penstock.errors import BadArgument, BadName, Conflict, NotFound, UnsupportedFormat
+from penstock.errors import BadArgument, BadName, Conflict, DataLost, NotFound, PipelineFailed, UnsupportedFormat
 from penstock.spark.offsets import Offsets
 from penstock.spark.pipelines.durable import make_folder, only_one, read_document, sync, sync_all, write_document
 from penstock.spark.pipelines.failures import told_as_ours
 from penstock.spark.pipelines.history import History, plan
-from penstock.spark.pipelines.progress import LOOK_SECONDS, Progress, quiet
+from penstock.spark.pipelines.progress import Progress, quiet, wait
 from penstock.spark.schema import BASIC, HEADERS
 from penstock.values import is_name
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 BUCKETS_DEFAULT = 16
 BATCH_ROWS_DEFAULT = 5_000_000
+LOSSES_MAX = 5
+"""How often in a row a batch is planned anew because its messages went from the log to the archive."""
 _COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
 _VERSION = re.compile(r"v(\d{8,})", re.ASCII)
 _STATE = "_state.json"
@@ -123,7 +125,7 @@ class Latest:
 
     def run(self, spark: SparkSession, report: Report = quiet, *, every_s: float | None = None) -> Kept:
         """
-        Take in what is there now; with *every_s* go on for ever, a batch each so many seconds, until *report* raises.
+        Take in what is there now; with *every_s* go on, a batch each so many seconds, until *report* says so.
 
         Raises `Unavailable` if another process keeps the table, `DataLost`, and `PipelineFailed` for what Spark says.
         """
@@ -134,6 +136,7 @@ class Latest:
             state = first = self._state()
             self._clean(state)
             goal = self._plan(state) if every_s is None else None
+            losses = 0
             while True:
                 turn = time.monotonic()
                 new = self._plan(state)
@@ -141,18 +144,24 @@ class Latest:
                     new = new.between(new.starts, goal.ends)
                 if new.messages or not state.version:
                     before = state.messages
-                    state, left = self._batch(spark, state, new)
+                    try:
+                        state, left = self._batch(spark, state, new)
+                    except PipelineFailed as error:
+                        # Retention took from the log what was archived meanwhile: then the archive has it.
+                        losses += 1
+                        if error.cause != DataLost.code or self._archive is None or losses > LOSSES_MAX:
+                            raise
+                        continue
+                    losses = 0
                     progress = progress.after(state.messages - before, time.monotonic() - turn, left)
                 else:
                     left = 0
-                report(progress)
+                if report(progress):
+                    break
                 if left:
                     continue
-                if every_s is None:
+                if every_s is None or wait(turn + every_s - time.monotonic(), progress, report):
                     break
-                while (wait := turn + every_s - time.monotonic()) > 0:
-                    time.sleep(min(wait, LOOK_SECONDS))
-                    report(progress)
             with told_as_ours():
                 keys = read_latest(spark, self._folder).count()
         assert state.offsets is not None

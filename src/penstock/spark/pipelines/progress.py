@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.spark.offsets import Offsets, is_start
@@ -36,7 +37,8 @@ class Progress(NamedTuple):
         return Progress(self.batches + 1, self.rows + rows, rows / max(seconds, 1e-6), lag, seconds)
 
 
-Report: TypeAlias = "Callable[[Progress], None]"
+Report: TypeAlias = "Callable[[Progress], bool | None]"
+"""Who is told how far a pipeline is. A true answer ends it in order, with its summary; what it raises ends it too."""
 
 
 def quiet(_progress: Progress) -> None:
@@ -45,7 +47,7 @@ def quiet(_progress: Progress) -> None:
 
 def follow(query: StreamingQuery, report: Report = quiet) -> Progress:
     """
-    Wait until *query* ends, and tell meanwhile how far it is; what *report* raises stops the query.
+    Wait until *query* ends, and tell meanwhile how far it is; a true answer of *report*, or what it raises, stops the query.
 
     Raises `PipelineFailed`, or the error of Penstock that ended the query.
     """
@@ -61,8 +63,7 @@ def follow(query: StreamingQuery, report: Report = quiet) -> Progress:
                     if one.numInputRows:
                         lag = sum(lag_of(source.endOffset, source.latestOffset) for source in one.sources)
                         progress = progress.after(one.numInputRows, one.batchDuration / 1000, lag)
-                report(progress)
-                if ended:
+                if report(progress) or ended:
                     return progress
     finally:
         if query.isActive:
@@ -83,3 +84,13 @@ def lag_of(end: str | None, latest: str | None) -> int:
         for topic, numbers in there.items()
         for number, offset in numbers.items()
     )
+
+
+def wait(seconds: float, progress: Progress, report: Report) -> bool:
+    """Wait so long, and tell meanwhile how far it is; whether *report* wants the pipeline to end."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, LOOK_SECONDS))
+        if report(progress):
+            return True
+    return False

@@ -24,7 +24,7 @@ from penstock.spark.pipelines.durable import make_folder, only_one, read_documen
 from penstock.spark.pipelines.failures import told_as_ours
 from penstock.spark.pipelines.history import plan
 from penstock.spark.pipelines.place import changing, place_of, positions, source_options
-from penstock.spark.pipelines.progress import LOOK_SECONDS, Progress, quiet
+from penstock.spark.pipelines.progress import Progress, quiet, wait
 from penstock.values import is_name
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Replayed(NamedTuple):
     """Published by the whole run."""
     already: int
     """Of these, published before this process began."""
+    left: int
+    """Offsets that the run has not looked at yet; only where *report* ended it."""
     parts: int
     seconds: float
     messages_per_second: float
@@ -252,7 +254,7 @@ class Replay:
 
     def run(self, spark: SparkSession, report: Report = quiet) -> Replayed:
         """
-        Publish what is left of the run; returns when all of it is published.
+        Publish what is left of the run; returns when all of it is published, or *report* says so.
 
         Raises `BadArgument` if Spark does not understand *where*, before anything is published; `Unavailable` if another process is at the
         same run, `Conflict`, `DataLost`, and `PipelineFailed` for what Spark says.
@@ -268,7 +270,8 @@ class Replay:
         run = self._begin()
         already = run.messages
         history = self._history(run)
-        self._chosen(spark, run, history)  # so that a bad condition is told before anything happens
+        if self._where is not None:
+            self._chosen(spark, run, history)  # so that a bad condition is told before anything happens
         progress = Progress(lag=history.messages)
         starts, ends = self._part(run, run.done)
         while run.done == 0 or starts != ends:
@@ -285,17 +288,18 @@ class Replay:
             starts, ends = ends, self._following(run, ends)
             left = sum(end - starts[number] for number, end in run.offsets.topics[self._source].items())
             progress = progress.after(done.messages, time.monotonic() - turn, left)
-            report(progress)
+            if report(progress) and left:
+                break
             if self._rate is not None and left:
                 due = began + (run.messages - already) / self._rate
-                while (wait := due - time.monotonic()) > 0:
-                    time.sleep(min(wait, LOOK_SECONDS))
-                    report(progress)
-        discarded = self._throw_away(spark, run) if self._discard else 0
+                if wait(due - time.monotonic(), progress, report):
+                    break
+        left = sum(end - starts[number] for number, end in run.offsets.topics[self._source].items())
+        discarded = self._throw_away(spark, run) if self._discard and not left else 0
         seconds = time.monotonic() - began
         return Replayed(
             self._topic, self._to, run.run, sum(run.offsets.topics[self._source].values()) - sum(run.starts.values()), run.messages,
-            already, run.done, seconds, (run.messages - already) / max(seconds, 1e-6), discarded,
+            already, left, run.done, seconds, (run.messages - already) / max(seconds, 1e-6), discarded,
         )  # fmt: skip
 
     def _chosen(self, spark: SparkSession, run: _Run, history: History) -> DataFrame:

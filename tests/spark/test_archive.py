@@ -206,7 +206,6 @@ def test_a_commit_that_is_cut_short_is_finished_by_the_next_run(path: str, tmp_p
     before = str(tmp_path / "before")
     commit_all(path, ArchiveFolder(before, "orders"))
     fill(path, rng, 30)
-    expected = [row[:2] for row in published(path)]
     for at in range(100):
         folder = ArchiveFolder(shutil.copytree(before, tmp_path / f"archive{at}"), "orders")
         steps = 0
@@ -233,15 +232,18 @@ def test_a_commit_that_is_cut_short_is_finished_by_the_next_run(path: str, tmp_p
                 pass
             else:
                 break
+        assert sum(plan(path, "orders", folder.path).border.values()) == 20, "the log still has what is not committed"
+        fill(path, rng, 2)  # so that the next run would read other ranges
+        expected = [row[:2] for row in published(path)]
         found = plan(path, "orders", folder.path)
-        assert (found.messages, sum(found.border.values())) == (50, 20), "the log still has what is not committed"
+        assert found.messages == len(expected)
         commit_all(path, folder)
         state = folder.state()
         assert state is not None
-        assert state.rows == 50
+        assert state.rows == len(expected)
         assert archived(folder) == expected
         assert not glob.glob(f"{folder.path}/_penstock/orders/staged/*"), "nothing is left behind"
-        assert sum(plan(path, "orders", folder.path).border.values()) == 50
+        assert sum(plan(path, "orders", folder.path).border.values()) == len(expected)
     assert at >= 6
 
 

@@ -19,10 +19,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 RUNNING = [
-    # The page about Spark is run by tests/spark.
+    # The pages about Spark are run by tests/spark.
     pytest.param(page, id=name_of(page))
     for page in PAGES
-    if blocks(page.read_text(), "python") and page.name != "spark.md"
+    if blocks(page.read_text(), "python") and page.name not in ("spark.md", "pipelines.md")
 ]
 
 

@@ -52,6 +52,11 @@ def check() -> None:
         raise Interrupted(_state.number)
 
 
+def forget() -> None:
+    """The signal that came is dealt with: the command ends by itself, and may still print what it has done."""
+    _state.number = None
+
+
 @contextlib.contextmanager
 def allowed() -> Iterator[None]:
     """In this block, which must not call the engine, a signal raises `Interrupted` at once."""

@@ -17,6 +17,7 @@ from penstock.cli.demo.command import demo
 from penstock.cli.dlq import dlq
 from penstock.cli.groups import groups
 from penstock.cli.outbox import outbox
+from penstock.cli.pipeline import pipeline
 from penstock.cli.publish import publish
 from penstock.cli.read import read
 from penstock.cli.serve import serve
@@ -100,6 +101,7 @@ for command in (
     compact,
     verify,
     repair,
+    pipeline,
     bench,
     demo,
     version,

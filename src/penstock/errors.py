@@ -33,6 +33,7 @@ PenstockError
 ├── Unauthenticated         nobody known asks: send a valid token; nothing was changed
 ├── PermissionDenied        the token does not allow it: ask for the right; nothing was changed
 ├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
+├── PipelineFailed          Spark ended a pipeline with an error
 ├── StorageFailed           the disk reported an error: the store takes no writes until it is reopened
 ├── Corrupt                 stored bytes are wrong: stop, look, repair by explicit order
 │   ├── BadBytes            bytes do not decode (no file known yet)
@@ -446,6 +447,19 @@ class OutcomeUnknown(PenstockError):
 
     def __str__(self) -> str:
         return f"it is unknown whether {self.what} was stored: {self.reason}; reopen the store and check before a retry"
+
+
+class PipelineFailed(PenstockError):
+    """Spark ended a pipeline with an error. What was finished before it stays, and running the pipeline again goes on behind that."""
+
+    code = "PIPELINE_FAILED"
+
+    def __init__(self, cause: str, reason: str) -> None:
+        super().__init__(cause, reason)
+        self.cause, self.reason = cause, reason
+
+    def __str__(self) -> str:
+        return f"Spark ended the pipeline: {self.reason} ({self.cause})"
 
 
 class StorageFailed(PenstockError):

@@ -22,6 +22,8 @@ WITHOUT_JSON = {"penstock serve", "penstock completion"}
 """One prints where it listens, and then logs; the other prints a script."""
 FILES_ONLY = {"penstock verify", "penstock repair"}
 NO_TARGET = {"penstock serve", "penstock completion", "penstock version", "penstock demo"}
+PIPELINES = {words for words in COMMANDS if words.startswith("penstock pipeline ")}
+"""They start Spark: tests/spark runs them."""
 
 CALLS: list[tuple[str, list[str], list[str]]] = [
     ("topics create", ["orders"], ["--partitions", "1"]),
@@ -73,7 +75,7 @@ def test_every_command_works_on_a_folder_and_on_a_server(run: Commands, target: 
 
 
 def test_each_command_that_takes_a_target_is_tried_on_both() -> None:
-    assert {f"penstock {words}" for words, _, _ in CALLS} == set(COMMANDS) - FILES_ONLY - NO_TARGET
+    assert {f"penstock {words}" for words, _, _ in CALLS} == set(COMMANDS) - FILES_ONLY - NO_TARGET - PIPELINES
 
 
 @pytest.mark.parametrize("words", sorted(set(COMMANDS) - WITHOUT_JSON))

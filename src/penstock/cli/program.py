@@ -15,6 +15,7 @@ from penstock.cli.consume import consume
 from penstock.cli.demo.command import demo
 from penstock.cli.dlq import dlq
 from penstock.cli.groups import groups
+from penstock.cli.pipeline import pipeline
 from penstock.cli.publish import publish
 from penstock.cli.read import read
 from penstock.cli.serve import serve
@@ -85,5 +86,21 @@ def program() -> None:
     """
 
 
-for command in (serve, publish, consume, read, topics, groups, dlq, stats, verify, repair, bench, demo, version, completion):
+for command in (
+    serve,
+    publish,
+    consume,
+    read,
+    topics,
+    groups,
+    dlq,
+    stats,
+    verify,
+    repair,
+    pipeline,
+    bench,
+    demo,
+    version,
+    completion,
+):
     program.add_command(command)

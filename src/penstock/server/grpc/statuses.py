@@ -64,6 +64,7 @@ STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: StatusCode.PERMISSION_DENIED,
     errors.OutcomeUnknown: StatusCode.UNKNOWN,
+    errors.PipelineFailed: StatusCode.INTERNAL,
     errors.StorageFailed: StatusCode.INTERNAL,
     errors.Corrupt: StatusCode.DATA_LOSS,
     errors.BadBytes: StatusCode.DATA_LOSS,

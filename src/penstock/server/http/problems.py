@@ -52,6 +52,7 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.Unauthenticated: 401,
     errors.PermissionDenied: 403,
     errors.OutcomeUnknown: 500,
+    errors.PipelineFailed: 500,
     errors.StorageFailed: 500,
     errors.Corrupt: 500,
     errors.BadBytes: 500,

@@ -1,1 +1,7 @@
-"""Ready-made pipelines on the data source: library functions that `penstock pipeline` runs too. See docs/spark.md."""
+"""
+Pipelines: what many do with topics on Spark, one file each, as functions. `penstock pipeline` runs them from a shell.
+
+Each has a class that says what is wanted: making it checks everything that can be checked without Spark, and `run(spark, report)` does
+it. *report* is called after each batch and about twice a second while the pipeline waits; what it raises ends the pipeline in order.
+docs/pipelines.md is for users; docs/adr/0030-archive.md says why the archive is as it is.
+"""

@@ -1,0 +1,14 @@
+"""`penstock pipeline`: pipelines on Spark, one file a command. Spark is imported, and started, when one runs and its call is good."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def pipeline() -> None:
+    """
+    Run pipelines on Spark over topics: archive them, keep the latest values, replay messages.
+
+    They need the extra: pip install 'penstock[spark]'. Interrupted, killed or run twice, they go on where they were.
+    """

@@ -141,11 +141,12 @@ def test_every_key_is_understood(tmp_path: Path) -> None:
     assert later.options["subscribePattern"] == "orders-.*"
     assert (users.stream, arrivals.stream, arrivals.options) == (False, True, {"maxFilesPerTrigger": "3"})
     assert plan.steps[1].function is not None
-    assert plan.steps[1].module_path == str(tmp_path / "every_key_steps.py")
+    assert plan.steps[1].module is not None
+    assert plan.steps[1].module.__file__ == str(tmp_path / "every_key_steps.py")
     out, lake, screen = plan.sinks
     assert out.options == {"retryTimeoutMs": "1000", "topic": "out", "store": str(tmp_path / "other")}
     assert (lake.path, lake.partition_by, lake.checkpoint) == ("s3a://lake/arrivals", ("date",), "/tmp/checkpoint/lake")
-    assert (screen.mode, screen.options["numRows"]) == ("update", "5")
+    assert (screen.mode, screen.options["rows"]) == ("update", "5")
     assert (plan.trigger, plan.interval_ms, plan.master) == ("interval", 90_000, "local[2]")
 
 
@@ -160,56 +161,170 @@ BAD = {
     "no [pipeline]": (GOOD.partition("\n\n")[2], r"\[pipeline\]: is missing"),
     "no name": (replaced('name = "dear-orders"\n', ""), r"line 1: \[pipeline\] name: is missing"),
     "a bad name": (replaced('"dear-orders"', '"a b"'), r"line 2: \[pipeline\] name: use 1 to 196 of A-Z"),
-    "no checkpoint": (replaced('checkpoint = "checkpoint"\n', ""), r"line 1: \[pipeline\] checkpoint: is missing: the folder where"),
-    "no store": (replaced('store = "data"\n', ""), r"line 5: \[sources\.orders\] store: is missing: give it here or in \[pipeline\]"),
+    "no checkpoint": (
+        replaced('checkpoint = "checkpoint"\n', ""),
+        r"line 1: \[pipeline\] checkpoint: is missing: the folder where",
+    ),
+    "no store": (
+        replaced('store = "data"\n', ""),
+        r"line 5: \[sources\.orders\] store: is missing: give it here or in \[pipeline\]",
+    ),
     "a store in memory": (replaced('"data"', '"memory:"'), r"\[sources\.orders\] store: 'memory:': a store in memory"),
     "a URL that is none": (replaced('"data"', '"http://host"'), r"\[sources\.orders\] store: .*penstock://"),
-    "an unknown key": (replaced('topic = "orders"', 'topik = "orders"'), r"line 8: \[sources\.orders\] topik: there is no such key; did you mean topic\?"),
-    "a key of another kind": (replaced('topic = "orders"', 'topic = "orders"\nstream = true'), r"line 9: \[sources\.orders\] stream: there is no such key"),
-    "a wrong type": (replaced('topic = "orders"', "topic = 7"), r"line 8: \[sources\.orders\] topic: must be a text or list of texts, not 7"),
-    "a list of numbers": (replaced('topic = "orders"', "topic = [1]"), r"line 8: \[sources\.orders\] topic: must be a text or list"),
+    "an unknown key": (
+        replaced('topic = "orders"', 'topik = "orders"'),
+        r"line 8: \[sources\.orders\] topik: there is no such key; did you mean topic\?",
+    ),
+    "a key of another kind": (
+        replaced('topic = "orders"', 'topic = "orders"\nstream = true'),
+        r"line 9: \[sources\.orders\] stream: there is no such key",
+    ),
+    "a wrong type": (
+        replaced('topic = "orders"', "topic = 7"),
+        r"line 8: \[sources\.orders\] topic: must be a text or list of texts, not 7",
+    ),
+    "a list of numbers": (
+        replaced('topic = "orders"', "topic = [1]"),
+        r"line 8: \[sources\.orders\] topic: must be a text or list",
+    ),
     "an empty list": (replaced('topic = "orders"', "topic = []"), r"line 8: \[sources\.orders\] topic: give a name, or a list"),
-    "a flag as a number": (replaced('topic = "orders"', 'topic = "orders"\nheaders = 1'), r"line 9: .* headers: must be true or false, not 1"),
-    "a number as a flag": (replaced('topic = "orders"', 'topic = "orders"\nmax_per_batch = true'), r"line 9: .* max_per_batch: must be a number, not True"),
-    "a number too low": (replaced('topic = "orders"', 'topic = "orders"\nmax_per_batch = 0'), r"line 9: .* max_per_batch: must be from 1 to"),
-    "a bad topic": (replaced('topic = "orders"', 'topic = "../etc"'), r"line 8: \[sources\.orders\] topic: '\.\./etc': .* is no name of a topic"),
-    "a topic and a pattern": (replaced('topic = "orders"', 'topic = "orders"\npattern = "o.*"'), r"line 6: \[sources\.orders\]: give exactly one of topic and pattern"),
-    "a bad pattern": (replaced('topic = "orders"', 'pattern = "("'), r"line 8: \[sources\.orders\] pattern: '\(': is no regular expression"),
-    "a bad start": (replaced('topic = "orders"', 'topic = "orders"\nstart = "soon"'), r'line 9: .* start: use "earliest", "latest", or a time'),
-    "a start without a zone": (replaced('topic = "orders"', 'topic = "orders"\nstart = 2026-01-31T08:00:00'), r"line 9: .* start: .*with its zone"),
-    "an unknown option": (replaced('topic = "orders"', 'topic = "orders"\noptions = { faleOnDataLoss = "true" }'), r"line 9: .* options\.faleondataloss: 'true': there is no such option; did you mean failOnDataLoss\?"),
-    "an option with a key": (replaced('topic = "orders"', 'topic = "orders"\noptions = { subscribe = "a" }'), r"line 9: .* options\.subscribe: has a key of its own: use topic"),
-    "an option that is no text": (replaced('topic = "orders"', 'topic = "orders"\noptions = { minPartitions = 3 }'), r"line 9: .* options\.minPartitions: must be a text, in quotes, not 3"),
-    "a bad watermark": (replaced('topic = "orders"', 'topic = "orders"\nwatermark = { column = "timestamp" }'), r"line 9: .* watermark: must be as \{ column"),
-    "a bad delay": (replaced('topic = "orders"', 'topic = "orders"\nwatermark = { column = "timestamp", delay = "soon" }'), r"line 9: .* watermark: 'soon' is no delay"),
-    "an unknown kind": (replaced('kind = "topic"', 'kind = "table"'), r'line 7: \[sources\.orders\] kind: use "topic" or "parquet"'),
+    "a flag as a number": (
+        replaced('topic = "orders"', 'topic = "orders"\nheaders = 1'),
+        r"line 9: .* headers: must be true or false, not 1",
+    ),
+    "a number as a flag": (
+        replaced('topic = "orders"', 'topic = "orders"\nmax_per_batch = true'),
+        r"line 9: .* max_per_batch: must be a number, not True",
+    ),
+    "a number too low": (
+        replaced('topic = "orders"', 'topic = "orders"\nmax_per_batch = 0'),
+        r"line 9: .* max_per_batch: must be from 1 to",
+    ),
+    "a bad topic": (
+        replaced('topic = "orders"', 'topic = "../etc"'),
+        r"line 8: \[sources\.orders\] topic: '\.\./etc': .* is no name of a topic",
+    ),
+    "a topic and a pattern": (
+        replaced('topic = "orders"', 'topic = "orders"\npattern = "o.*"'),
+        r"line 6: \[sources\.orders\]: give exactly one of topic and pattern",
+    ),
+    "a bad pattern": (
+        replaced('topic = "orders"', 'pattern = "("'),
+        r"line 8: \[sources\.orders\] pattern: '\(': is no regular expression",
+    ),
+    "a bad start": (
+        replaced('topic = "orders"', 'topic = "orders"\nstart = "soon"'),
+        r'line 9: .* start: use "earliest", "latest", or a time',
+    ),
+    "a start without a zone": (
+        replaced('topic = "orders"', 'topic = "orders"\nstart = 2026-01-31T08:00:00'),
+        r"line 9: .* start: .*with its zone",
+    ),
+    "an unknown option": (
+        replaced('topic = "orders"', 'topic = "orders"\noptions = { faleOnDataLoss = "true" }'),
+        r"line 9: .* options\.faleondataloss: 'true': there is no such option; did you mean failOnDataLoss\?",
+    ),
+    "an option with a key": (
+        replaced('topic = "orders"', 'topic = "orders"\noptions = { subscribe = "a" }'),
+        r"line 9: .* options\.subscribe: has a key of its own: use topic",
+    ),
+    "an option that is no text": (
+        replaced('topic = "orders"', 'topic = "orders"\noptions = { minPartitions = 3 }'),
+        r"line 9: .* options\.minPartitions: must be a text, in quotes, not 3",
+    ),
+    "a bad watermark": (
+        replaced('topic = "orders"', 'topic = "orders"\nwatermark = { column = "timestamp" }'),
+        r"line 9: .* watermark: must be as \{ column",
+    ),
+    "a bad delay": (
+        replaced('topic = "orders"', 'topic = "orders"\nwatermark = { column = "timestamp", delay = "soon" }'),
+        r"line 9: .* watermark: 'soon' is no delay",
+    ),
+    "an unknown kind": (
+        replaced('kind = "topic"', 'kind = "table"'),
+        r'line 7: \[sources\.orders\] kind: use "topic" or "parquet"',
+    ),
     "no kind": (replaced('kind = "topic"\n', ""), r'line 6: \[sources\.orders\] kind: is missing: use "topic" or "parquet"'),
-    "a name that SQL has not": (GOOD.replace("[sources.orders]", "[sources.my-orders]"), r"line 6: \[sources\.my-orders\]: 'my-orders' is no name"),
+    "a name that SQL has not": (
+        GOOD.replace("[sources.orders]", "[sources.my-orders]"),
+        r"line 6: \[sources\.my-orders\]: 'my-orders' is no name",
+    ),
     "sources that are no tables": (GOOD + "[sources]\nx = 1\n", r"line 6: \[sources\]: must be tables with names"),
     "no sources": (re.sub(r"(?s)\[sources.*?\n\n", "", GOOD), r"\[sources\]: is missing: a pipeline needs at least one"),
     "no sinks": (GOOD.partition("[sinks")[0], r"\[sinks\]: is missing: a pipeline needs at least one"),
-    "a folder that is not there": (replaced('kind = "topic"\ntopic = "orders"', 'kind = "parquet"\npath = "nowhere"'), r"line 8: \[sources\.orders\] path: there is no folder /.*nowhere"),
-    "files per batch of a table": (replaced('kind = "topic"\ntopic = "orders"', 'kind = "parquet"\npath = "."\nmax_files_per_batch = 1'), r"line 9: .* max_files_per_batch: is for streams"),
-    "a sink of no stream": (replaced('kind = "topic"\ntopic = "orders"', 'kind = "parquet"\npath = "."'), r"\[sinks\.out\] from: 'dear' is no stream"),
+    "a folder that is not there": (
+        replaced('kind = "topic"\ntopic = "orders"', 'kind = "parquet"\npath = "nowhere"'),
+        r"line 8: \[sources\.orders\] path: there is no folder /.*nowhere",
+    ),
+    "files per batch of a table": (
+        replaced('kind = "topic"\ntopic = "orders"', 'kind = "parquet"\npath = "."\nmax_files_per_batch = 1'),
+        r"line 9: .* max_files_per_batch: is for streams",
+    ),
+    "a sink of no stream": (
+        replaced('kind = "topic"\ntopic = "orders"', 'kind = "parquet"\npath = "."'),
+        r"\[sinks\.out\] from: 'dear' is no stream",
+    ),
     "a step of nothing": (replaced('from = "orders"', "from = []"), r"line 11: \[steps\.dear\] from: name at least one"),
-    "a step of something unknown": (replaced('from = "orders"', 'from = "order"'), r"line 11: \[steps\.dear\] from: there is no source or step 'order' above; did you mean orders\?"),
-    "a step of a later step": (replaced('from = "orders"', 'from = "last"') + '[steps.last]\nfrom = "orders"\nsql = "x"\n', r"line 11: \[steps\.dear\] from: there is no source or step 'last' above: it stands below"),
-    "a step with a source's name": (GOOD.replace("[steps.dear]", "[steps.orders]").replace('"dear"', '"orders"'), r"line 10: \[steps\.orders\]: has the name of a source"),
-    "SQL and a function": (replaced('from = "orders"', 'from = "orders"\nfunction = "os:getcwd"'), r"line 10: \[steps\.dear\]: give exactly one of sql and function"),
+    "a step of something unknown": (
+        replaced('from = "orders"', 'from = "order"'),
+        r"line 11: \[steps\.dear\] from: there is no source or step 'order' above; did you mean orders\?",
+    ),
+    "a step of a later step": (
+        replaced('from = "orders"', 'from = "last"') + '[steps.last]\nfrom = "orders"\nsql = "x"\n',
+        r"line 11: \[steps\.dear\] from: there is no source or step 'last' above: it stands below",
+    ),
+    "a step with a source's name": (
+        GOOD.replace("[steps.dear]", "[steps.orders]").replace('"dear"', '"orders"'),
+        r"line 10: \[steps\.orders\]: has the name of a source",
+    ),
+    "SQL and a function": (
+        replaced('from = "orders"', 'from = "orders"\nfunction = "os:getcwd"'),
+        r"line 10: \[steps\.dear\]: give exactly one of sql and function",
+    ),
     "empty SQL": (re.sub(r"(?s)sql = '''.*'''", 'sql = " "', GOOD), r"line 12: \[steps\.dear\] sql: is empty"),
-    "a function that is none": (re.sub(r"(?s)sql = '''.*'''", 'function = "os.getcwd"', GOOD), r'line 12: \[steps\.dear\] function: .* must be "module:function"'),
-    "a module that is none": (re.sub(r"(?s)sql = '''.*'''", 'function = "no_such_module:go"', GOOD), r"line 12: .* function: module 'no_such_module' cannot be imported: ModuleNotFoundError"),
-    "a function that is not there": (re.sub(r"(?s)sql = '''.*'''", 'function = "os:no_such"', GOOD), r"line 12: .* function: module 'os' has no function 'no_such'"),
-    "a sink of something unknown": (replaced('from = "dear"', 'from = "deer"'), r"line 19: \[sinks\.out\] from: there is no source or step 'deer' above; did you mean dear\?"),
+    "a function that is none": (
+        re.sub(r"(?s)sql = '''.*'''", 'function = "os.getcwd"', GOOD),
+        r'line 12: \[steps\.dear\] function: .* must be "module:function"',
+    ),
+    "a module that is none": (
+        re.sub(r"(?s)sql = '''.*'''", 'function = "no_such_module:go"', GOOD),
+        r"line 12: .* function: module 'no_such_module' cannot be imported: ModuleNotFoundError",
+    ),
+    "a function that is not there": (
+        re.sub(r"(?s)sql = '''.*'''", 'function = "os:no_such"', GOOD),
+        r"line 12: .* function: module 'os' has no function 'no_such'",
+    ),
+    "a sink of something unknown": (
+        replaced('from = "dear"', 'from = "deer"'),
+        r"line 19: \[sinks\.out\] from: there is no source or step 'deer' above; did you mean dear\?",
+    ),
     "a sink of two": (replaced('from = "dear"', 'from = ["dear"]'), r"line 19: \[sinks\.out\] from: must be a text, not"),
-    "a bad topic of a sink": (replaced('topic = "dear-orders"', 'topic = "a b"'), r"line 20: \[sinks\.out\] topic: 'a b': is no name of a topic"),
-    "a transaction of a stream": (GOOD + 'options = { txnAppId = "a", txnVersion = "1" }\n', r"line 21: \[sinks\.out\] options\.txnAppId: 'a': a stream numbers its batches itself"),
-    "a sink that is read": (replaced('topic = "dear-orders"', 'topic = "orders"'), r"line 20: \[sinks\.out\] topic: source 'orders' reads it"),
-    "a sink that is matched": (replaced('topic = "orders"', 'pattern = ".*orders"'), r"line 20: \[sinks\.out\] topic: source 'orders' reads it"),
-    "a bad mode": (replaced('kind = "topic"\nfrom = "dear"\ntopic = "dear-orders"', 'kind = "console"\nfrom = "dear"\nmode = "all"'), r'line 20: \[sinks\.out\] mode: use "append", "update" or "complete", not \'all\''),
-    "a bad trigger": (replaced('store = "data"', 'store = "data"\ntrigger = "often"'), r'line 4: \[pipeline\] trigger: use "available-now", "once", or an interval'),
+    "a bad topic of a sink": (
+        replaced('topic = "dear-orders"', 'topic = "a b"'),
+        r"line 20: \[sinks\.out\] topic: 'a b': is no name of a topic",
+    ),
+    "a transaction of a stream": (
+        GOOD + 'options = { txnAppId = "a", txnVersion = "1" }\n',
+        r"line 21: \[sinks\.out\] options\.txnAppId: 'a': a stream numbers its batches itself",
+    ),
+    "a sink that is read": (
+        replaced('topic = "dear-orders"', 'topic = "orders"'),
+        r"line 20: \[sinks\.out\] topic: source 'orders' reads it",
+    ),
+    "a sink that is matched": (
+        replaced('topic = "orders"', 'pattern = ".*orders"'),
+        r"line 20: \[sinks\.out\] topic: source 'orders' reads it",
+    ),
+    "a bad mode": (
+        replaced('kind = "topic"\nfrom = "dear"\ntopic = "dear-orders"', 'kind = "console"\nfrom = "dear"\nmode = "all"'),
+        r'line 20: \[sinks\.out\] mode: use "append", "update" or "complete", not \'all\'',
+    ),
+    "a bad trigger": (
+        replaced('store = "data"', 'store = "data"\ntrigger = "often"'),
+        r'line 4: \[pipeline\] trigger: use "available-now", "once", or an interval',
+    ),
     "a setting that is no text": (GOOD + "[spark]\nsettings = { a = 1 }\n", r"line 22: \[spark\] settings\.a: must be a text"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

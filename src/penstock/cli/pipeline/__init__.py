@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.pipeline.run import run
+
 
 @click.group()
 def pipeline() -> None:
     """
-    Run pipelines on Spark over topics: archive them, keep the latest values, replay messages.
+    Run pipelines on Spark over topics: archive them, keep the latest values, replay messages, run what a file declares.
 
     They need the extra: pip install 'penstock[spark]'. Interrupted, killed or run twice, they go on where they were.
     """
+
+
+for command in (run,):
+    pipeline.add_command(command)

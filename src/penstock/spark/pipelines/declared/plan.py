@@ -6,6 +6,7 @@ Everything that is wrong is told at once, each with its line, its table and key,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import difflib
@@ -18,8 +19,8 @@ import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.address import is_url
-from penstock.errors import BadPipeline, BadSetting
+from penstock.client.address import is_url, parse_address
+from penstock.errors import BadArgument, BadPipeline, BadSetting
 from penstock.spark.options import ReadOptions, WriteOptions
 from penstock.spark.pipelines.declared import keys
 from penstock.spark.pipelines.declared.lines import Lines
@@ -28,6 +29,7 @@ from penstock.values import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
 
     from penstock.spark.options import StorePlace
 
@@ -73,8 +75,8 @@ class Step:
     inputs: tuple[str, ...]
     sql: str | None
     function: Callable[..., Any] | None
-    module_path: str | None
-    """The function's file, if it stands beside the pipeline's: Spark's workers may not find it by themselves."""
+    module: ModuleType | None
+    """The function's module, if it stands beside the pipeline's file: Spark's workers may not find it by themselves."""
     line: int | None
 
 
@@ -323,6 +325,7 @@ class _Reading:
             options["includeHeaders"] = "true"
         if store is not None:
             options["store"] = store
+            _add_token(options)
             if ("topic" in given) != ("pattern" in given):
                 self._check_options(path, lambda: ReadOptions.parse(options).for_stream())
         return options
@@ -350,16 +353,16 @@ class _Reading:
                 self._wrong((*path, "from"), "name at least one source or step")
             for name in inputs:
                 self._known((*path, "from"), name, known)
-            function, module_path = None, None
+            function, module = None, None
             self._one_of(path, "sql", "function")
             if "function" in given:
-                function, module_path = self._function((*path, "function"), given["function"], len(inputs))
+                function, module = self._function((*path, "function"), given["function"], len(inputs))
             elif not given.get("sql", "-").strip():
                 self._wrong((*path, "sql"), "is empty")
             if path[1] in known:
                 self._wrong(path, "has the name of a source; each needs its own")
             known.add(path[1])
-            yield Step(path[1], inputs, given.get("sql"), function, module_path, self._lines.of((*path, "sql")))
+            yield Step(path[1], inputs, given.get("sql"), function, module, self._lines.of((*path, "sql")))
 
     def _known(self, path: tuple[str, ...], name: str, known: set[str]) -> None:
         if name not in known:
@@ -367,7 +370,7 @@ class _Reading:
             hint = ": it stands below; put it above" if later else _near(name, sorted(known))
             self._wrong(path, f"there is no source or step {name!r} above{hint}")
 
-    def _function(self, path: tuple[str, ...], text: str, count: int) -> tuple[Callable[..., Any] | None, str | None]:
+    def _function(self, path: tuple[str, ...], text: str, count: int) -> tuple[Callable[..., Any] | None, ModuleType | None]:
         if _FUNCTION.fullmatch(text) is None:
             self._wrong(path, f'{text!r} must be "module:function"')
             return None, None
@@ -392,7 +395,7 @@ class _Reading:
             pass  # It tells no signature.
         file = getattr(module, "__file__", None)
         beside = file is not None and os.path.dirname(os.path.abspath(file)) == self._folder
-        return function, os.path.abspath(file) if beside and file is not None else None
+        return function, module if beside else None
 
     def _sinks(self, store: object, checkpoint: str, sources: tuple[Source, ...], steps: tuple[Step, ...]) -> Iterator[Sink]:
         if not self._content.get("sinks"):
@@ -420,12 +423,13 @@ class _Reading:
                 place = self._store(path, given, store)
                 if place is not None:
                     options["store"] = place
+                    _add_token(options)
                     self._check_options(path, functools.partial(WriteOptions.parse, options, streaming=True))
             mode = given.get("mode", "append")
             if mode not in ("append", "update", "complete"):
                 self._wrong((*path, "mode"), f'use "append", "update" or "complete", not {mode!r}')
             if kind == "console":
-                options = {"numRows": self._number((*path, "rows"), given.get("rows", 20)), "truncate": "false"}
+                options = {"rows": self._number((*path, "rows"), given.get("rows", 20))}
             partition_by = tuple(given.get("partition_by", ()))
             yield Sink(
                 name, kind, origin, self._place(given.get("path", "")), options, mode, partition_by,
@@ -449,6 +453,15 @@ class _Reading:
                         ("sinks", sink.name, "topic"),
                         f"source {source.name!r} reads it: the pipeline would read what it writes",
                     )
+
+
+def _add_token(options: dict[str, str]) -> None:
+    """The token of the environment goes with the options: Spark's workers may be where the variable is not."""
+    token, store = os.environ.get("PENSTOCK_TOKEN"), options["store"]
+    if token and is_url(store) and "token" not in {name.lower() for name in options}:
+        with contextlib.suppress(BadArgument):  # told when the options are checked
+            if "token" not in parse_address(store).options:
+                options["token"] = token
 
 
 def _near(name: str, known: tuple[str, ...] | list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.pipeline.archive import archive
 from penstock.cli.pipeline.run import run
 
 
@@ -16,5 +17,5 @@ def pipeline() -> None:
     """
 
 
-for command in (run,):
+for command in (archive, run):
     pipeline.add_command(command)

@@ -55,7 +55,7 @@ def trigger(command: parameters.Command) -> parameters.Command:
         "--once/--continuous",
         "once",
         default=True,
-        help="Do what is there now and end, or go on until Ctrl-C. Once is the default.",
+        help="Do what is there now and end, the default; --continuous: go on until Ctrl-C.",
     )(command)
 
 

@@ -6,16 +6,17 @@ import click
 
 from penstock.cli.pipeline.archive import archive
 from penstock.cli.pipeline.run import run
+from penstock.cli.pipeline.traffic import traffic
 
 
 @click.group()
 def pipeline() -> None:
     """
-    Run pipelines on Spark over topics: archive them, keep the latest values, replay messages, run what a file declares.
+    Run pipelines on Spark over topics: archive them, keep the latest values, replay messages, count, run what a file says.
 
     They need the extra: pip install 'penstock[spark]'. Interrupted, killed or run twice, they go on where they were.
     """
 
 
-for command in (archive, run):
+for command in (archive, traffic, run):
     pipeline.add_command(command)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from typing import TYPE_CHECKING, NamedTuple
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ class Panel(NamedTuple):
 def svg_chart(title: str, moments: Sequence[dt.datetime], panels: Sequence[Panel]) -> str:
     """A picture of *panels* over *moments*, which are evenly spaced beginnings of windows. Series beyond the eighth are added up."""
     height = _TOP + len(panels) * (_PLOT + _GAP)
+    size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
-        f'aria-label="{escape(title, {chr(34): "&quot;"})}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(title)}>',
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="20" y="28" {_FONT} font-size="17" font-weight="600" fill="#111827">{escape(title)}</text>',
     ]
@@ -58,8 +58,7 @@ def _drawn(panel: Panel, moments: Sequence[dt.datetime], top: int) -> list[str]:
         y = bottom - _PLOT * part / 4
         parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + width}" y2="{y:.1f}" stroke="#e5e7eb"/>')
         parts.append(_text(_LEFT - 8, y + 4, short_number(highest * part / 4), anchor="end"))
-    for at in _ticks(len(moments)):
-        parts.append(_text(_LEFT + step * at, bottom + 17, _moment(moments, at)))
+    parts += [_text(_LEFT + step * at, bottom + 17, _moment(moments, at)) for at in _ticks(len(moments))]
     floor = [0.0] * len(moments)
     for number, (name, values) in enumerate(series.items()):
         colour = COLOURS[number]
@@ -73,15 +72,16 @@ def _drawn(panel: Panel, moments: Sequence[dt.datetime], top: int) -> list[str]:
     return parts
 
 
-def _bars(values: Sequence[float | None], floor: list[float], step: float, bottom: int, highest: float, colour: str) -> list[str]:
+def _bars(
+    values: Sequence[float | None], floor: list[float], step: float, bottom: int, highest: float, colour: str
+) -> list[str]:
     parts = []
     for at, value in enumerate(values):
         if value:
             high = _PLOT * value / highest
             y = bottom - _PLOT * floor[at] / highest - high
-            parts.append(
-                f'<rect x="{_LEFT + step * at + step * 0.08:.1f}" y="{y:.1f}" width="{step * 0.84:.1f}" height="{high:.1f}" fill="{colour}"/>'
-            )
+            x, width = _LEFT + step * (at + 0.08), step * 0.84
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{high:.1f}" fill="{colour}"/>')
             floor[at] += value
     return parts
 

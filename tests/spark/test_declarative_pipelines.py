@@ -55,7 +55,7 @@ def dear_orders():
 
 @pytest.mark.long
 @pytest.mark.xdist_group("spark")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_declarative_pipeline_reads_topics_and_writes_one(path: str, tmp_path: Path) -> None:
     """A streaming table and a materialized view of a topic, and a sink: run by Spark's own program, rows and all."""
     with open_store(path) as store:
@@ -72,7 +72,7 @@ def test_a_declarative_pipeline_reads_topics_and_writes_one(path: str, tmp_path:
     program = os.path.join(os.path.dirname(sys.executable), "spark-pipelines")
     done = subprocess.run(
         [program, "run", "--remote", "local[2]", *options, "--spec", str(tmp_path / "spark-pipeline.yml")],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=560, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     orders = pq.read_table(str(tmp_path / "warehouse" / "orders"))

@@ -67,7 +67,7 @@ def test_a_declarative_pipeline_reads_topics_and_writes_one(path: str, tmp_path:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     ensure_java(environment)
     environment["SPARK_HOME"] = quick_home() or environment.get("SPARK_HOME", "")
-    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(tmp_path / "warehouse"), "spark.local.dir": str(tmp_path / "local")}
+    settings = {**SETTINGS, "spark.local.dir": str(tmp_path / "local"), "spark.ui.showConsoleProgress": "false"}
     options = [f"--conf={name}={value}" for name, value in settings.items()]
     program = os.path.join(os.path.dirname(sys.executable), "spark-pipelines")
     done = subprocess.run(
@@ -75,9 +75,9 @@ def test_a_declarative_pipeline_reads_topics_and_writes_one(path: str, tmp_path:
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=560, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    orders = pq.read_table(str(tmp_path / "warehouse" / "orders"))
+    orders = pq.read_table(str(tmp_path / "spark-warehouse" / "orders"))
     assert sorted(orders["price"].to_pylist()) == list(range(100))
-    counts = pq.read_table(str(tmp_path / "warehouse" / "all_of_them"))
+    counts = pq.read_table(str(tmp_path / "spark-warehouse" / "all_of_them"))
     assert sum(counts["count"].to_pylist()) == 100
     with penstock.open(path, read_only=True) as store:
         dear = [(message.key, int(message.value or b"")) for message in store.read("dear-orders")]

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.errors import BadPipeline, PipelineFailed, TopicNotFound
 from penstock.spark.pipelines.declared.run import DeclaredPipeline
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import SCRIPT, Commands
 from tests.cli.serving import serving
 from tests.spark.conftest import open_store
 
@@ -222,15 +222,18 @@ def test_what_spark_does_not_understand_is_told_before_anything_is_read(spark: S
         declare(tmp_path, base.replace('topic = "orders"', 'topic = "nowhere"') + topic.replace("step", "orders")).run(spark)
 
 
-def test_the_console_gets_a_table(spark: SparkSession, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As many rows as asked for, and none of a batch that has none; aggregates in full each time."""
+def test_the_console_gets_a_table(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """By the command: as many rows as asked for, and none of a batch that has none; aggregates in full each time."""
     publish(path, range(9))
     text = COPY.format(store="store", trigger="available-now").partition("[sinks")[0]
     text += '[steps.counted]\nfrom = "orders"\n'
     text += 'sql = "select cast(key as string) as user, count(*) as n from orders group by key order by user"\n'
     text += '[sinks.screen]\nkind = "console"\nfrom = "counted"\nmode = "complete"\nrows = 2\n'
-    declare(tmp_path, text).run(spark)
-    out = capsys.readouterr().out
+    declare(tmp_path, text)
+    done = Commands()("pipeline", "run", tmp_path / "pipeline.toml")
+    assert done.exit_code == 0, done.output
+    out, _, summary = done.stdout.partition("sink:")
+    assert summary.split() == ["screen", "batches:", "1", "rows", "read:", "9"]
     table = """\
 screen, batch 1:
 +------+---+

@@ -14,6 +14,7 @@ import penstock
 from penstock.errors import BadArgument, BadName, Conflict, TopicNotFound
 from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic
 from penstock.testing.fake_clock import FakeClock
+from tests.cli.conftest import Commands
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
@@ -136,3 +137,24 @@ def test_what_cannot_be_counted_is_refused_before_spark_is_asked(path: str) -> N
             Traffic(path, ["a"], **options)
     with pytest.raises(BadName):
         Traffic(path, ["../a"])
+
+
+def test_the_command_counts_and_draws(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """As JSON a line for each topic and window, else a line for each topic; a bad time is told before Spark is asked."""
+    clock = FakeClock(now_us=START_US)
+    publish(path, clock, "orders", 4, late_ms=[5, 5, 5, 5])
+    clock.advance(3600)
+    publish(path, clock, "orders", 6)
+    run = Commands()
+    chart = tmp_path / "chart.svg"
+    found = run.json("pipeline", "traffic", path, "--window", "5m", "--since", "2023-11-14T22:10Z", "--chart", chart)
+    assert [(one["window_start"], one["messages"], one["publish_ms_p99"]) for one in found] == [
+        ("2023-11-14T22:10:00+00:00", 4, 5.0),
+        ("2023-11-14T23:10:00+00:00", 6, None),
+    ]
+    assert ET.parse(chart).getroot().tag.endswith("svg")
+    header, line = run.text("pipeline", "traffic", path, "--topic", "traffic").splitlines()
+    assert header.split()[:4] == ["TOPIC", "WINDOWS", "MESSAGES", "BYTES"]
+    assert line.split() == ["orders", "2", "10", "70", "5.0", "5.0", "0", "-"]
+    assert "is no time" in run.fails(2, "pipeline", "traffic", path, "--since", "earliest")
+    assert "know how far they are" in run.fails(2, "pipeline", "traffic", path, "--since", "1h", "--topic", "traffic")

@@ -9,6 +9,7 @@ PenstockError
 │   ├── BatchTooLarge       a batch is over the limit of bytes or messages
 │   ├── BadColumn           columns given to an encoder do not fit together
 │   ├── BadArgument         an argument has a wrong type or value
+│   ├── BadPipeline         a file that declares a pipeline is wrong
 │   ├── ReservedName        the name is kept for Penstock's own use
 │   ├── ReadOnly            the store was opened for reading only
 │   └── TopicExists         the topic exists already, with other settings
@@ -143,6 +144,20 @@ class BadArgument(UsageError):
 
     def __str__(self) -> str:
         return f"argument {self.name}={self.value}: {self.reason}; nothing was changed"
+
+
+class BadPipeline(UsageError):
+    """A file that declares a Spark pipeline is wrong."""
+
+    code = "BAD_PIPELINE"
+
+    def __init__(self, path: str, problems: str) -> None:
+        super().__init__(path, problems)
+        self.path, self.problems = path, problems
+
+    def __str__(self) -> str:
+        """All that is wrong, one thing a line."""
+        return "\n".join([f"{self.path}: {problem}" for problem in self.problems.splitlines()])
 
 
 class ReservedName(UsageError):

@@ -217,3 +217,15 @@ def test_an_empty_slice_is_no_batch() -> None:
             assert len(batch.slice(at, at)) == 0
             with pytest.raises(BadColumn):
                 batch.slice(at, at).encode()
+
+
+@given(logs())
+def test_a_merged_batch_as_arrow_tells_when_each_message_was_appended(batches: list[Batch]) -> None:
+    """Also where its publisher gave it a time of its own."""
+    one = merged(batches)
+    sources = [batch for batch in batches for _ in range(len(batch))]
+    for batch, expected in (
+        (one, [source.header.append_time_us for source in sources]),
+        (batches[0], [batches[0].header.append_time_us] * len(batches[0])),
+    ):
+        assert batch.to_arrow(["appended_at"]).column(0).cast("int64").to_pylist() == expected

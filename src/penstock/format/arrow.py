@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.format.batch import Batch
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers", "priority", "expires_at", "deliver_at")
-EXTRA_COLUMNS = ("timestamp_type",)
+EXTRA_COLUMNS = ("timestamp_type", "appended_at")
 """Given only where they are named."""
 
 
@@ -53,6 +53,7 @@ def _types() -> dict[str, Any]:
         "expires_at": moment,
         "deliver_at": moment,
         "timestamp_type": pa.int32(),
+        "appended_at": moment,
     }
 
 
@@ -209,6 +210,21 @@ def _timestamp_type(pa: Any, batch: Batch, whole: Any) -> Any:
     return _times(pa, batch, whole, c.TIME).is_null().cast(pa.int32())
 
 
+def _appended_at(pa: Any, batch: Batch, whole: Any) -> Any:
+    """When the owner of the store wrote it to the log, whatever its publisher said of its time."""
+    count = batch.header.count
+    moment = _types()["appended_at"]
+    if batch.header.compatible & COMPATIBLE_APPEND_TIMES:
+        return _times(pa, batch, whole, c.TIME)
+    if batch.entry(c.RUNS) is None:
+        return pa.repeat(pa.scalar(batch.header.append_time_us, moment), count)
+    parts, begin = [], 0
+    for run in batch.runs():
+        parts.append(pa.repeat(pa.scalar(run.append_time_us, moment), run.end_index - begin))
+        begin = run.end_index
+    return pa.concat_arrays(parts)
+
+
 def _priority(pa: Any, batch: Batch, whole: Any) -> Any:
     count = batch.header.count
     entry = batch.entry(c.PRIORITY)
@@ -240,4 +256,5 @@ _BUILDERS: dict[str, Callable[[Any, Batch, Any], Any]] = {
     "expires_at": _expires_at,
     "deliver_at": _deliver_at,
     "timestamp_type": _timestamp_type,
+    "appended_at": _appended_at,
 }

@@ -30,10 +30,11 @@ BASIC: dict[str, DataType] = {
     "timestamp": TimestampType(), "timestampType": IntegerType(),
 }  # fmt: skip
 DELIVERY: dict[str, DataType] = {"priority": IntegerType(), "expires_at": TimestampType(), "deliver_at": TimestampType()}
-ALL: dict[str, DataType] = {**BASIC, "headers": HEADERS, **DELIVERY}
+ALL: dict[str, DataType] = {**BASIC, "headers": HEADERS, **DELIVERY, "appended_at": TimestampType()}
+"""What a schema may name. When a message was appended is given only where it is named: the Kafka connector has no such column."""
 
 WRITTEN = ("value", "key", "topic", "partition", "headers", "timestamp", *DELIVERY)
-_IGNORED = ("offset", "timestampType")
+_IGNORED = ("offset", "timestampType", "appended_at")
 """What a topic has and a message is given when it is stored: a DataFrame that was read can be written as it is."""
 
 

@@ -41,6 +41,7 @@ STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.BatchTooLarge: StatusCode.INVALID_ARGUMENT,
     errors.BadColumn: StatusCode.INVALID_ARGUMENT,
     errors.BadArgument: StatusCode.INVALID_ARGUMENT,
+    errors.BadPipeline: StatusCode.INVALID_ARGUMENT,
     errors.ReservedName: StatusCode.INVALID_ARGUMENT,
     errors.ReadOnly: StatusCode.FAILED_PRECONDITION,
     errors.TopicExists: StatusCode.ALREADY_EXISTS,

@@ -29,6 +29,7 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.BatchTooLarge: 413,
     errors.BadColumn: 400,
     errors.BadArgument: 400,
+    errors.BadPipeline: 400,
     errors.ReservedName: 403,
     errors.ReadOnly: 403,
     errors.TopicExists: 409,

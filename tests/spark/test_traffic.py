@@ -1,0 +1,160 @@
+"""Traffic on real Spark: every message is counted once, in the window in which it was appended."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.errors import BadArgument, BadName, Conflict, TopicNotFound
+from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic
+from penstock.testing.fake_clock import FakeClock
+from tests.cli.conftest import Commands
+from tests.spark.conftest import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+START_US = 1_700_000_040_000_000
+"""A full minute: 2023-11-14 22:14:00."""
+
+
+def moment(seconds: float) -> dt.datetime:
+    return dt.datetime(2023, 11, 14, 22, 14, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
+
+
+def publish(path: str, clock: FakeClock, topic: str, count: int, *, late_ms: list[int] | None = None) -> None:
+    """Messages of 5 bytes with keys of 2; with *late_ms* their publisher says they are so old."""
+    with open_store(path, clock=clock) as store:
+        now_s = clock.now_us() / 1e6
+        times = None if late_ms is None else [now_s - late / 1000 for late in late_ms]
+        store.publish_many(topic, [b"12345"] * count, keys=[b"k%d" % (n % 10) for n in range(count)], timestamps=times)
+
+
+def reject(path: str, clock: FakeClock, topic: str, *reasons: str) -> None:
+    with open_store(path, clock=clock) as store, store.subscribe(topic, "billing") as consumer:
+        for reason in reasons:
+            message = consumer.get(timeout=0)
+            assert message is not None
+            consumer.reject(message, reason)
+
+
+def told(rows: list[Any]) -> list[tuple[Any, ...]]:
+    """What counts, with times in UTC; Spark gives them without a zone."""
+    return [
+        (row.topic, row.window_start.replace(tzinfo=dt.UTC), row.messages, row.bytes, row.timed, row.dead_letters)
+        for row in rows
+    ]
+
+
+def written(path: str, topic: str) -> list[dict[str, Any]]:
+    with penstock.open(path, read_only=True) as store:
+        return [json.loads(message.value or b"") for message in store.read(topic)]
+
+
+def test_every_window_is_counted_once_into_a_table_a_topic_and_a_chart(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """Run again it adds what has come; a topic that was killed before it got its windows gets them from the next run."""
+    clock = FakeClock(now_us=START_US)
+    publish(path, clock, "orders", 10, late_ms=[100 * n for n in range(10)])
+    publish(path, clock, "quiet", 1)
+    clock.advance(70)
+    publish(path, clock, "orders", 5, late_ms=[-50, 0, 10, 20, 30])
+    reject(path, clock, "orders", "no such item", "no such item", "no stock")
+    clock.advance(60)
+    publish(path, clock, "orders", 3)  # its window is not over
+    table, chart = tmp_path / "table", tmp_path / "chart.svg"
+    rows = Traffic(path, table=table, chart=chart, clock=clock).run(spark)
+    assert told(rows) == [
+        ("orders", moment(0), 10, 70, 10, 0),
+        ("quiet", moment(0), 1, 7, 0, 0),
+        ("orders", moment(60), 5, 35, 4, 3),
+    ]
+    assert (rows[0].publish_ms_p50, rows[0].publish_ms_p95, rows[0].publish_ms_max) == (400, 900, 900)
+    assert (rows[1].publish_ms_p50, rows[1].publish_ms_max) == (None, None)
+    assert rows[2].dead_letter_reasons == {"no stock": 1, "no such item": 2}
+    assert Traffic(path, table=table, clock=clock).run(spark) == []
+    clock.advance(60)
+    both = Traffic(path, table=table, topic="traffic", chart=chart, clock=clock)
+    assert told(both.run(spark)) == [*told(rows), ("orders", moment(120), 3, 21, 0, 0)]
+    found = spark.read.parquet(str(table)).orderBy("window_start", "topic").collect()
+    assert told(found) == [*told(rows), ("orders", moment(120), 3, 21, 0, 0)]
+    assert found[2].dead_letter_reasons == {"no stock": 1, "no such item": 2}
+    assert [(one["topic"], one["window_start"], one["messages"]) for one in written(path, "traffic")] == [
+        (row.topic, row.window_start.isoformat() + "+00:00", row.messages) for row in found
+    ]
+    assert both.run(spark) == []
+    assert len(written(path, "traffic")) == 4
+    texts = [one.text for one in ET.parse(chart).iter("{http://www.w3.org/2000/svg}text")]
+    assert {
+        "Messages (each minute)",
+        "From the publisher's time until it was appended (ms)",
+        "orders: no such item",
+        "quiet",
+    } <= set(texts)
+    assert sorted(os.listdir(table)) == ["traffic-1700000160.parquet", "traffic-1700000220.parquet"]
+    with pytest.raises(Conflict, match=r"holds 60 s of all topics, and not 60 s of orders"):
+        Traffic(path, ["orders"], table=table, clock=clock).run(spark)
+    with pytest.raises(Conflict, match=r"'orders' holds something else"):
+        Traffic(path, ["quiet"], topic="orders", clock=clock).run(spark)
+    with pytest.raises(TopicNotFound):
+        Traffic(path, ["nothing"], clock=clock).run(spark)
+
+
+def test_a_time_can_be_asked_for_and_a_clock_that_was_set_back_loses_nothing(spark: SparkSession, path: str) -> None:
+    """A message that tells a time before the range it stands in is in the first window of that; rare reasons are one."""
+    clock = FakeClock(now_us=START_US)
+    publish(path, clock, "orders", 4)
+    clock.advance(60)
+    publish(path, clock, "orders", 1)
+    clock.jump_wall(-55)
+    publish(path, clock, "orders", 30)
+    clock.jump_wall(55)
+    reject(path, clock, "orders", "often", "often", *[f"reason {n}" for n in range(REASONS_MAX + 2)])
+    clock.advance(600)
+    rows = Traffic(path, ["orders"], window_s=30, since=moment(60), until=moment(119), clock=clock).run(spark)
+    assert told(rows) == [("orders", moment(60), 31, 217, 0, REASONS_MAX + 4)]
+    reasons = rows[0].dead_letter_reasons
+    assert (len(reasons), reasons["often"], reasons[OTHER_REASONS]) == (REASONS_MAX + 1, 2, 3)
+
+
+def test_what_cannot_be_counted_is_refused_before_spark_is_asked(path: str) -> None:
+    """Windows of no length, names, and a range where tables know their own."""
+    for options in (
+        {"window_s": 0},
+        {"window_s": 1.5},
+        {"window_s": 100_000},
+        {"topic": "a"},
+        {"table": "t", "since": moment(0)},
+    ):
+        with pytest.raises(BadArgument):
+            Traffic(path, ["a"], **options)
+    with pytest.raises(BadName):
+        Traffic(path, ["../a"])
+
+
+def test_the_command_counts_and_draws(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """As JSON a line for each topic and window, else a line for each topic; a bad time is told before Spark is asked."""
+    clock = FakeClock(now_us=START_US)
+    publish(path, clock, "orders", 4, late_ms=[5, 5, 5, 5])
+    clock.advance(3600)
+    publish(path, clock, "orders", 6)
+    run = Commands()
+    chart = tmp_path / "chart.svg"
+    found = run.json("pipeline", "traffic", path, "--window", "5m", "--since", "2023-11-14T22:10Z", "--chart", chart)
+    assert [(one["window_start"], one["messages"], one["publish_ms_p99"]) for one in found] == [
+        ("2023-11-14T22:10:00+00:00", 4, 5.0),
+        ("2023-11-14T23:10:00+00:00", 6, None),
+    ]
+    assert ET.parse(chart).getroot().tag.endswith("svg")
+    header, line = run.text("pipeline", "traffic", path, "--topic", "traffic").splitlines()
+    assert header.split()[:4] == ["TOPIC", "WINDOWS", "MESSAGES", "BYTES"]
+    assert line.split() == ["orders", "2", "10", "70", "5.0", "5.0", "0", "-"]
+    assert "is no time" in run.fails(2, "pipeline", "traffic", path, "--since", "earliest")
+    assert "know how far they are" in run.fails(2, "pipeline", "traffic", path, "--since", "1h", "--topic", "traffic")

@@ -18,7 +18,7 @@ import time
 import traceback
 from dataclasses import replace
 
-from benchmarks import append, arrow, coalesce, commit, consume, publish, read, reopen, transactions, wake
+from benchmarks import append, arrow, coalesce, commit, consume, publish, read, reopen, transactions, urgency, wake
 from benchmarks.measure import (
     FULL,
     HEADINGS,
@@ -48,6 +48,7 @@ GROUPS: tuple[Group, ...] = (
     *consume.GROUPS,
     *wake.GROUPS,
     *transactions.GROUPS,
+    *urgency.GROUPS,
 )
 DIRECTORY = "/var/tmp"
 

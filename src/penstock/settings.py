@@ -88,6 +88,7 @@ TOPIC_SETTINGS = (
         "retention_bytes", 0, "bytes", 0, None, "the oldest segments of a partition are removed above this size; 0 = no limit"
     ),
     Setting("priorities", False, "", None, None, "messages may have a priority: low, medium or high"),
+    Setting("aging_ms", 30_000, "ms", 0, 1_000_000_000_000, "what waits longer is served as one priority higher; 0 = never"),
     Setting("ttl_ms", 0, "ms", 0, 1_000_000_000_000, "a message without a ttl of its own expires after this; 0 = never"),
     Setting("expired", "drop", "", None, None, "what becomes of a message that expired undelivered: drop or dead_letter"),
     Setting(
@@ -147,6 +148,7 @@ class TopicSettings:
     retention_age_ms: int = 7 * 86_400_000
     retention_bytes: int = 0
     priorities: bool = False
+    aging_ms: int = 30_000
     ttl_ms: int = 0
     expired: str = "drop"
     compression: str = "none"

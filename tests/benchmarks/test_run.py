@@ -35,6 +35,7 @@ ROWS = [
     "drain-backlog", "memory-pending", "memory-published", "memory-nacked",
     "wake-os", "wake-always",
     "transaction",
+    "lanes-rebuild", "lanes-memory", "delays-memory", "delays-rebuild", "delays-fire",
 ]  # fmt: skip
 MEMORY = "/dev/shm"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -534,5 +534,5 @@ def _topic_stats(topic: pb.TopicStats) -> TopicStats:
 
 def _group_stats(group: pb.GroupStats) -> GroupStats:
     names = ("lag", "in_flight", "retrying", "members", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered",
-             "skipped", "lost")  # fmt: skip
+             "skipped", "lost", "expired")  # fmt: skip
     return GroupStats(positions=dict(enumerate(group.positions)), **{name: getattr(group, name) for name in names})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import math
 import random
 import sys
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,13 @@ PREFETCH = 3
 CONSUMERS_MAX = 3
 PRODUCER = "job"
 
+WISHES: list[dict[str, Any]] = [
+    {}, {}, {}, {"delay": 1}, {"delay": 7}, {"delay": 30}, {"delay": "at 12 s"}, {"ttl": 2}, {"ttl": 15}, {"ttl": 100},
+    {"delay": 7, "ttl": 3}, {"delay": 3, "ttl": 15},
+]  # fmt: skip
+"""What publishers ask for."""
+LANES = ["low", "medium", "high"]
+
 picks = st.integers(0, 7)
 groups = st.sampled_from([SHARED, ORDERED])
 partitions = st.integers(0, PARTITIONS - 1)
@@ -49,6 +58,14 @@ class QueueMachine(RuleBasedStateMachine):
     A rule that has nothing to do does nothing. `tokens` are the last deliveries, valid or not.
     """
 
+    topic: dict[str, Any] = TOPIC
+    """The settings of ``in``. If it has priorities, which go with no order, the group that is called ordered is another shared one."""
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether ``in`` has priorities."""
+        return bool(self.topic.get("priorities"))
+
     # -- the store and its model ------------------------------------------------------------------------------------
 
     @initialize(messages=st.integers(0, 3))
@@ -57,9 +74,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.files = SimulatedFileSystem()
         self.clock = FakeClock()
         self.logs: dict[str, list[list[bytes]]] = {"in": [[] for _ in range(PARTITIONS)], "out": [[]]}
+        self.wishes: dict[m.Place, m.Wish] = {}
         self.models = {
-            SHARED: m.GroupModel(SHARED, ordered=False, max_deliveries=3, partitions=PARTITIONS),
-            ORDERED: m.GroupModel(ORDERED, ordered=True, max_deliveries=2, partitions=PARTITIONS),
+            name: m.GroupModel(name, ordered=ordered, max_deliveries=most, partitions=PARTITIONS, wishes=self.wishes)
+            for name, ordered, most in [(SHARED, False, 3), (ORDERED, not self.has_lanes, 2)]
         }
         self.letters: list[tuple[str, m.Place, int]] = []
         self.box: set[int] = set()
@@ -72,7 +90,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.tokens: list[Delivery] = []
         self.consumers: dict[str, list[Consumer]] = {SHARED: [], ORDERED: []}
         self._open()
-        self.store.create_topic("in", partitions=PARTITIONS, **TOPIC)
+        self.store.create_topic("in", partitions=PARTITIONS, **self.topic)
         self.store.create_topic("out", **TOPIC)
         for name in self.models:
             self._subscribe(name)
@@ -115,7 +133,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         """After each step: see which dead letters came, and what is durable now."""
+        ttl = self.topic.get("ttl", math.inf)
+        for partition, log in enumerate(self.logs["in"]):
+            for offset in range(len(log) - 1, -1, -1):
+                if (partition, offset) in self.wishes:
+                    break
+                self.wishes[partition, offset] = m.Wish(end=self.now + ttl, since=self.now)
         self._read_dead_letters()
+        self._see_expired()
         committed = self._committed()
         for name, model in self.models.items():
             if committed:
@@ -127,6 +152,11 @@ class QueueMachine(RuleBasedStateMachine):
                     (lot.cursor.partition, lot.offset(at)) for lot in member.lots for at in range(lot.index, lot.stop)
                 }
 
+    def _see_expired(self) -> None:
+        if self.topic.get("expired") != "dead_letter":
+            for name, model in self.models.items():
+                model.see_expired(self.store._group("in", name), self.ends, self.now)
+
     def _read_dead_letters(self) -> None:
         if self.store._volume._topics.get("in.dlq") is None:
             return
@@ -136,7 +166,7 @@ class QueueMachine(RuleBasedStateMachine):
         for letter in self.store.read("in.dlq", start=known):
             model = self.models[(letter.headers["x-dlq-group"] or b"").decode()]
             partition = int(letter.headers["x-dlq-source-partition"])
-            place = m.i24_dead_letters_are_where_they_belong(model, letter, self.logs["in"][partition])
+            place = m.i24_dead_letters_are_where_they_belong(model, letter, self.logs["in"][partition], self.now)
             entry = (model.name, place, model.now.generation[partition])
             assert entry not in self.letters, f"two dead letters of {entry}"
             self.box.add(len(self.letters))
@@ -184,6 +214,34 @@ class QueueMachine(RuleBasedStateMachine):
             (partition, len(log) + at, False) for at in range(count)
         ]
         log += values
+
+    @rule(
+        partition=partitions, wishes=st.lists(st.sampled_from(WISHES), min_size=1, max_size=4),
+        lanes=st.lists(st.sampled_from(LANES), min_size=4, max_size=4),
+    )  # fmt: skip
+    def publish_wishes(self, partition: int, wishes: list[dict[str, Any]], lanes: list[str]) -> None:
+        """Messages that are due later, expire, or are urgent."""
+        log, values = self.logs["in"][partition], self._values(len(wishes))
+        moment = dt.datetime.fromtimestamp(self.clock.now_us() / 1e6, dt.UTC) + dt.timedelta(seconds=12)
+        asked = [{**wish, "delay": moment} if isinstance(wish.get("delay"), str) else wish for wish in wishes]
+        for at, wish in enumerate(wishes):
+            delay = 12 if isinstance(wish.get("delay"), str) else wish.get("delay")
+            lane = LANES.index(lanes[at]) if self.has_lanes else 0
+            due = -math.inf if delay is None else self.now + delay
+            self.wishes[partition, len(log) + at] = m.Wish(
+                due, self.now + wish.get("ttl", self.topic.get("ttl", math.inf)), lane, self.now
+            )
+        urgent: dict[str, Any] = {"priorities": lanes[: len(wishes)]} if self.has_lanes else {}
+        if len(wishes) == 1:
+            options = {**asked[0], **({"priority": lanes[0]} if self.has_lanes else {})}
+            self.store.publish("in", values[0], partition=partition, **options)
+        else:
+            self.store.publish_many(
+                "in", values, partition=partition, ttls=[one.get("ttl") for one in asked],
+                delays=[one.get("delay") for one in asked], **urgent,
+            )  # fmt: skip
+        log += values
+        self._settle()
 
     def _expected_place(self, key: str, partition: int) -> tuple[int, int, bool]:
         """I29: the place of the first message with *key*, or of this one."""
@@ -268,6 +326,7 @@ class QueueMachine(RuleBasedStateMachine):
         model = self.models[name]
         self._expire(name)
         room = PREFETCH - consumer.in_flight
+        ready = model.ready(self.ends, self.now) if self.has_lanes else []
         before = self.store._volume.commits
         letters = len(self.letters)
         if count == 1:
@@ -286,9 +345,14 @@ class QueueMachine(RuleBasedStateMachine):
             m.i19_a_delay_is_not_cut_short(model, place, self.now)
             m.i21_the_attempt_counts_the_failures(model, place, delivery.attempt)
             m.i24_a_condemned_message_is_not_delivered(model, place)
+            m.an_expired_message_is_not_delivered(model, place, self.now)
             if model.ordered:
-                m.i7_an_ordered_group_keeps_the_order(model, place, consumer)
+                m.i7_an_ordered_group_keeps_the_order(model, place, consumer, self.now)
             model.leases[place] = m.Lease(place, consumer, delivery, self.now + m.LEASE_S)
+        if self.has_lanes:
+            taken = [(one.partition, one.offset) for one in found]
+            left = [place for place in ready if place not in taken and place not in model.now.suspects]
+            m.the_most_urgent_comes_first(model, [one for one in taken if one not in model.now.suspects], left, self.now)
         if self.crashed:
             m.i21_after_a_crash_leases_are_noted_first(found, list(self.store._groups._noted))
         m.i28_a_suspect_comes_alone(self.models.values(), model, found, committed=self.store._volume.commits > before)
@@ -543,6 +607,7 @@ class QueueMachine(RuleBasedStateMachine):
                 m.i21_counts_survive(model, group, died[name], known=known)
                 m.i28_suspects_are_what_the_dead_held(model, group, known=known)
             self._adopt(model, name)
+            model.expired = 0
             for place, (least, most) in list(model.now.due.items()):
                 model.now.due[place] = (least, most + m.LATE_S + max(0, most - self.now) / 16)
             model.commit()
@@ -588,10 +653,12 @@ class QueueMachine(RuleBasedStateMachine):
         """After each step."""
         if not hasattr(self, "store"):
             return
+        self._see_expired()
         for name, model in self.models.items():
             group = self.store._group("in", name)
             m.i20_every_group_is_where_its_own_users_left_it(model, group, self.ends)
             m.i18_every_lease_is_held_by_one(model, group)
+            assert group.counters.expired_messages == model.expired, "expired messages are counted wrongly"
             for consumer in self.consumers[name]:
                 m.i22_in_flight_is_within_the_prefetch(model, consumer, PREFETCH)
 
@@ -645,3 +712,15 @@ class QueueMachine(RuleBasedStateMachine):
                 assert [message.value for message in self.store.read(topic, partition)] == log
         assert sorted(letter.offset for letter in self.store.dead_letters("in").list()) == sorted(self.box)
         self.groups_equal_their_models()
+
+
+class LanesMachine(QueueMachine):
+    """The same with priorities, and dead letters of what expires."""
+
+    topic = {**TOPIC, "priorities": True, "expired": "dead_letter"}  # noqa: RUF012
+
+
+class MortalMachine(QueueMachine):
+    """The same with messages that all expire some day."""
+
+    topic = {**TOPIC, "ttl": 25}  # noqa: RUF012

@@ -14,7 +14,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.groups.operations import LEASED
+from pyroaring import BitMap64
+
+from penstock.groups.operations import LEASED, RETURNED, decode_ranges, operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,11 +30,34 @@ LEASE_S = 10.0
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 8.0
 JITTER = 0.2
+AGING_S = 30.0
+AGING_LATE_S = 2.0
 LATE_S = 0.11
 """A delay may be longer than asked: a checkpoint rounds it up to tenths of a second, and the schedule by a thirty-second part."""
 
 Place = tuple[int, int]
 """Partition and offset."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a publisher asked for: when the message is due and when it expires (wall clock, seconds), and its lane."""
+
+    due: float = -math.inf
+    end: float = math.inf
+    lane: int = 0
+    since: float = math.inf
+    """When it was published."""
+
+    def levels(self, now: float) -> tuple[int, int]:
+        """The lane in which it is served now: at least, and at most; it may age a little late."""
+        waited = round(now - max(self.since, self.due), 6)
+        return min(2, self.lane + int(max(0.0, waited - AGING_LATE_S) // AGING_S)), min(
+            2, self.lane + int(max(0.0, waited) // AGING_S)
+        )
+
+
+PLAIN = Wish()
 
 
 @dataclass(eq=False)
@@ -101,8 +126,12 @@ class State:
 class GroupModel:
     """One group. Places that were handed out are in `leases`; everything else is in `now`."""
 
-    def __init__(self, name: str, *, ordered: bool, max_deliveries: int, partitions: int) -> None:
+    def __init__(
+        self, name: str, *, ordered: bool, max_deliveries: int, partitions: int, wishes: dict[Place, Wish] | None = None
+    ) -> None:
         self.name = name
+        self.wishes = {} if wishes is None else wishes
+        self.expired = 0
         self.ordered = ordered
         self.max_deliveries = max_deliveries
         self.now = State([0] * partitions, [0] * partitions)
@@ -112,6 +141,21 @@ class GroupModel:
         """What consumers of this process may have leased: all that was ever unfinished while one of them took something."""
 
     # -- what happens -----------------------------------------------------------------------------------------------
+
+    def wish(self, place: Place) -> Wish:
+        """What its publisher asked for."""
+        return self.wishes.get(place, PLAIN)
+
+    def has_expired(self, place: Place, now: float) -> bool:
+        """Whether it must not be handed out any more."""
+        return self.wish(place).end <= now
+
+    def see_expired(self, group: Group, ends: list[int], now: float) -> None:
+        """What has expired and is with nobody is finished whenever the engine comes by: see where it did."""
+        for place in self.unfinished(ends):
+            if self.has_expired(place, now) and place not in self.leases and not _is_open(group, place):
+                self.now.finish(place)
+                self.expired += 1
 
     def commit(self) -> None:
         """All that happened so far is durable."""
@@ -199,6 +243,7 @@ class GroupModel:
             place
             for place in self.unfinished(ends)
             if place not in self.leases and place not in state.condemned and state.due.get(place, (0.0, 0.0))[1] <= now
+            and self.wish(place).due <= now < self.wish(place).end
             and state.failures.get(place, 0) < self.max_deliveries
         ]  # fmt: skip
 
@@ -221,8 +266,24 @@ def i18_one_valid_lease(model: GroupModel, place: Place) -> None:
 
 
 def i19_a_delay_is_not_cut_short(model: GroupModel, place: Place, now: float) -> None:
-    due = model.now.due.get(place, (-math.inf, 0.0))[0]
+    due = max(model.now.due.get(place, (-math.inf, 0.0))[0], model.wish(place).due)
     assert now >= due - 1e-6, f"{place} of {model.name} came {due - now} s too early"
+
+
+def an_expired_message_is_not_delivered(model: GroupModel, place: Place, now: float) -> None:
+    end = model.wish(place).end
+    assert now < end, f"{place} of {model.name} had expired {now - end} s before"
+
+
+def the_most_urgent_comes_first(model: GroupModel, found: list[Place], left: list[Place], now: float) -> None:
+    """Nothing that is ready and was left behind is more urgent than what came; in a lane the first comes first."""
+    for place in found:
+        _, most = model.wish(place).levels(now)
+        for other in left:
+            least, _ = model.wish(other).levels(now)
+            assert least <= most, f"{place} of {model.name} came, and {other} is more urgent"
+            if other[0] == place[0] and model.wish(other) == model.wish(place) and model.wish(place).due == -math.inf:
+                assert other > place, f"{place} of {model.name} came before {other}"
 
 
 def i21_the_attempt_counts_the_failures(model: GroupModel, place: Place, attempt: int) -> None:
@@ -232,7 +293,14 @@ def i21_the_attempt_counts_the_failures(model: GroupModel, place: Place, attempt
 
 def i21_after_a_crash_leases_are_noted_first(found: list[Delivery], noted: list[object]) -> None:
     """Whatever killed the last process may come first, and may kill this one: the journal knows who has it before it is handed out."""
-    leases = [entry for entry in noted if isinstance(entry, bytes) and entry[0] == LEASED]
+    leases = BitMap64()
+    for entry in noted:
+        for operation in operations(entry) if isinstance(entry, bytes) else ():
+            # What was passed over is leased and returned in one entry.
+            if operation.kind in (LEASED, RETURNED):
+                for start, end in decode_ranges(operation)[2]:
+                    change = BitMap64(range(start, end))
+                    leases = leases | change if operation.kind == LEASED else leases - change
     assert not found or not leases, "messages were handed out before their lease was durable"
 
 
@@ -247,15 +315,19 @@ def i24_a_condemned_message_is_not_delivered(model: GroupModel, place: Place) ->
     assert model.now.failures.get(place, 0) < model.max_deliveries, f"{place} of {model.name} has failed often enough"
 
 
-def i7_an_ordered_group_keeps_the_order(model: GroupModel, place: Place, consumer: Consumer) -> None:
-    """Everything before it is done, or in the hands of the same consumer."""
+def i7_an_ordered_group_keeps_the_order(model: GroupModel, place: Place, consumer: Consumer, now: float) -> None:
+    """Everything before it is done, or in the hands of the same consumer; what was delayed or has expired is passed over."""
     partition, offset = place
+    if model.wish(place).due > -math.inf:
+        return
     for at in range(model.now.base[partition], offset):
-        if not model.now.is_done((partition, at)):
+        wish = model.wish((partition, at))
+        if not model.now.is_done((partition, at)) and wish.due == -math.inf and wish.end > now:
             lease = model.leases.get((partition, at))
             assert lease is not None, f"{place} came before offset {at}"
             assert lease.consumer is consumer, f"{place} came while another consumer had {at}"
-    assert all(one[1] < offset for one in model.leases if one[0] == partition), f"{place} came behind a later one"
+    later = [one for one in model.leases if one[0] == partition and one[1] > offset and model.wish(one).due == -math.inf]
+    assert not later, f"{place} came behind {later}"
 
 
 def i28_a_suspect_comes_alone(
@@ -408,7 +480,7 @@ def i28_suspects_are_what_the_dead_held(model: GroupModel, group: Group, *, know
     assert not held, f"{held} of {model.name} were with a consumer that died, and are not suspect"
 
 
-def i24_dead_letters_are_where_they_belong(model: GroupModel, letter: Message, log: list[bytes]) -> Place:
+def i24_dead_letters_are_where_they_belong(model: GroupModel, letter: Message, log: list[bytes], now: float) -> Place:
     """A dead letter is of a condemned message, says what became of it (I25), and is the only one."""
     headers = {name.removeprefix("x-dlq-"): bytes(value) for name, value in letter.headers}
     place = int(headers["source-partition"]), int(headers["source-offset"])
@@ -416,8 +488,13 @@ def i24_dead_letters_are_where_they_belong(model: GroupModel, letter: Message, l
     assert letter.value == log[place[1]]
     count = model.now.failures.get(place, 0)
     assert not model.now.is_done(place), f"a dead letter of {place} of {model.name}, which is finished"
-    assert place in model.now.condemned or count >= model.max_deliveries, f"{place} of {model.name} failed {count} times only"
     assert int(headers["deliveries"]) == count
+    if headers["reason"] == b"expired":
+        assert model.has_expired(place, now), f"a dead letter of {place} of {model.name}, which has not expired"
+        assert place not in model.leases, f"a dead letter of {place} of {model.name}, which somebody has"
+        model.expired += 1
+        return place
+    assert place in model.now.condemned or count >= model.max_deliveries, f"{place} of {model.name} failed {count} times only"
     if place in model.now.condemned:
         assert headers["reason"].decode() == model.now.condemned[place]
     return place

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.model.queue_machine import ORDERED, PARTITIONS, SHARED, QueueMachine
+from tests.model.queue_machine import LANES, ORDERED, PARTITIONS, SHARED, WISHES, LanesMachine, QueueMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +45,9 @@ HOWS = [
     "extend by 60 s",
 ]
 WEIGHTS = {
-    "publish": 8, "publish_once": 3, "get": 14, "handle": 8, "finish": 10, "finish_late": 4, "ack_all": 2, "commit": 1, "seek": 1,
-    "change_consumers": 3, "transaction": 3, "stage": 2, "commit_stages": 3, "take_out_dead_letters": 1, "advance": 6,
+    "publish": 5, "publish_wishes": 6, "publish_once": 3, "get": 14, "handle": 8, "finish": 10, "finish_late": 4, "ack_all": 2,
+    "commit": 1, "seek": 1, "change_consumers": 3, "transaction": 3, "stage": 2, "commit_stages": 3,
+    "take_out_dead_letters": 1, "advance": 6,
     "make_durable": 4, "end": 3,
 }  # fmt: skip
 
@@ -65,6 +66,8 @@ def _random_arguments(rng: random.Random, name: str) -> dict[str, Callable[[], A
         "pick": lambda: rng.randrange(8),
         "other": lambda: rng.randrange(8),
         "count": lambda: rng.randint(1, 4),
+        "wishes": lambda: rng.choices(WISHES, k=rng.randint(1, 4)),
+        "lanes": lambda: rng.choices(LANES, k=4),
         "keys": lambda: rng.choices(["a", "b", None], k=rng.randint(1, 3)),
         "hows": lambda: rng.choices(HOWS, k=rng.randint(1, 4)),
         "how": lambda: rng.choice(hows[name]),
@@ -90,9 +93,9 @@ def _random_history(rng: random.Random, length: int) -> list[Step]:
     return history
 
 
-def _run(history: list[Step]) -> BaseException | None:
+def _run(history: list[Step], kind: type[QueueMachine] = QueueMachine) -> BaseException | None:
     """Live through *history* to its end; returns what went wrong."""
-    machine = QueueMachine()
+    machine = kind()
     try:
         for name, arguments in history:
             if name != "take_out_dead_letters" or machine.box:
@@ -107,7 +110,7 @@ def _run(history: list[Step]) -> BaseException | None:
     return None
 
 
-def _shrink(history: list[Step], error: BaseException, tries: int = 1_500) -> list[Step]:
+def _shrink(history: list[Step], error: BaseException, kind: type[QueueMachine], tries: int = 1_500) -> list[Step]:
     """The same failure with as few steps as can be found quickly."""
 
     def where(found: BaseException | None) -> tuple[type, str] | None:
@@ -120,7 +123,7 @@ def _shrink(history: list[Step], error: BaseException, tries: int = 1_500) -> li
         while at < len(history) and tries > 0:
             shorter = history[:at] + history[at + size :]
             tries -= 1
-            if where(_run(shorter)) == wanted:
+            if where(_run(shorter, kind)) == wanted:
                 history = shorter
             else:
                 at += size
@@ -128,19 +131,24 @@ def _shrink(history: list[Step], error: BaseException, tries: int = 1_500) -> li
     return history
 
 
-def _check_histories(seed: int, count: int, length: int) -> None:
+def _check_histories(seed: int, count: int, length: int, kind: type[QueueMachine] = QueueMachine) -> None:
     for number in range(count):
         history = _random_history(random.Random(f"{seed} {number}"), length)
-        error = _run(history)
+        error = _run(history, kind)
         if error is not None:
-            shorter = _shrink(history, error)
+            shorter = _shrink(history, error, kind)
             print("\n".join(f"    {step}" for step in shorter))
-            raise _run(shorter) or error
+            raise _run(shorter, kind) or error
 
 
 def test_random_histories(seed: int) -> None:
     """I15-I32 over histories that do much of everything; the steps of a failure are printed."""
-    _check_histories(seed, 120, 120)
+    _check_histories(seed, 100, 120)
+
+
+def test_random_histories_by_lanes(seed: int) -> None:
+    """The same with priorities."""
+    _check_histories(seed, 50, 120, LanesMachine)
 
 
 def test_what_moved_to_one_who_held_many_is_suspect() -> None:

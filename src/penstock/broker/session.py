@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.broker")
 READ_BYTES_MAX = 16 * 1024 * 1024
 CONSUMERS_MAX = 10_000
+LANES_AHEAD = 4
+"""What an iterating consumer is pushed ahead in a topic with priorities: so many may stand before a more urgent one."""
 STAGES_MAX = 100
 WAITING_MAX = 10_000
 LARGE_ANSWERS_MAX = 4
@@ -594,8 +596,11 @@ class Session:
         subscription.set_writable(may_write=self._writable.is_set())
         self._subscriptions[handle] = subscription
         group = consumer._group  # noqa: SLF001
-        return {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
-                "partitions": len(group.cursors), "lease": group.lease_s, "ttl_ms": self._ttl_ms(consumer.topic)}, []  # fmt: skip
+        answer = {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
+                  "partitions": len(group.cursors), "lease": group.lease_s, "ttl_ms": self._ttl_ms(consumer.topic)}  # fmt: skip
+        if group.has_lanes:
+            answer["ahead"] = LANES_AHEAD
+        return answer, []
 
     def _ttl_ms(self, topic: str) -> int:
         return self._store._catalog.get(topic).settings.ttl_ms  # noqa: SLF001

@@ -94,6 +94,9 @@ class RemoteConsumer:
         self.group = text(fields, "group")
         self.ordered = bool(fields.get("ordered"))
         self._partitions = whole(fields, "partitions")
+        if "ahead" in fields:
+            # What is pushed ahead of an iterating consumer stands before a more urgent one that comes later.
+            self._window = min(self._window, max(1, whole(fields, "ahead")))
         self._fresh_s = 0.0 if self.ordered else _seconds(fields.get("lease")) / 2
         self.ttl_us = topic_ttl_us(fields)
         self._connection.on_push(self._handle, self._pushed)

@@ -600,6 +600,49 @@ class Batch:
             return int(moment)
         return min(max(int(moment) + self.header.append_time_us, c.TIME_MIN), c.TIME_MAX)
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether some of it may expire, or is not to be delivered at once."""
+        return c.EXPIRES in self._entries or c.DELIVER in self._entries
+
+    def moments(self, column: int, start: int, stop: int) -> list[int | None]:
+        """`expires_us` or `deliver_us` of messages [start, stop); *column* says which, and is there."""
+        view: c.NumberColumn = self._column(column)
+        base = self.header.append_time_us if view.flags & c.RELATIVE else 0
+        found: list[int | None] = [
+            min(max(number + base, c.TIME_MIN), c.TIME_MAX) for number in view.numbers[start:stop].tolist()
+        ]
+        if view.validity is not None:
+            validity = view.validity
+            found = [one if c.is_valid(validity, start + at) else None for at, one in enumerate(found)]
+        return found
+
+    def moment_span(self, column: int) -> tuple[int, int, bool] | None:
+        """The earliest and the latest of `moments`, and whether some messages have none; None if the batch has no such column."""
+        entry = self._entries.get(column)
+        if entry is None:
+            return None
+        base = self.header.append_time_us if entry.flags & c.RELATIVE else 0
+        return entry.min + base, entry.max + base, bool(entry.flags & c.HAS_NULLS)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether its messages were appended at different times."""
+        return bool(self.header.compatible & COMPATIBLE_APPEND_TIMES) or c.RUNS in self._entries
+
+    def append_time_span(self) -> tuple[int, int]:
+        """When the earliest and the latest of its messages was appended."""
+        if self.header.compatible & COMPATIBLE_APPEND_TIMES:
+            entry = self._entries[c.TIME]
+            return entry.min, entry.max
+        times = [run.append_time_us for run in self.runs()] if c.RUNS in self._entries else [self.header.append_time_us]
+        return min(times), max(times)
+
+    def priorities(self) -> bytes | None:
+        """The priority of each message, a byte each; None if all are low."""
+        view = self._column(c.PRIORITY)
+        return None if view is None or not self._entries[c.PRIORITY].max else bytes(view.numbers)
+
     def priority(self, index: int) -> int:
         """The priority of message *index*: 0 is low, the default."""
         view = self._column(c.PRIORITY)

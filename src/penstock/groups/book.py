@@ -34,15 +34,29 @@ if TYPE_CHECKING:
     from penstock.settings import GroupSettings
 
 OFFSET_END = 1 << 63
+LOOK_AGAIN_S = 60.0
+"""Who waits for a delayed message looks at the clock this often."""
 
 
 class Counters:
     """What a group has done since the store was opened."""
 
-    __slots__ = ("acked", "dead_lettered", "delivered", "expired", "lost", "nacked", "redelivered", "skipped")
+    __slots__ = (
+        "acked",
+        "dead_lettered",
+        "delivered",
+        "expired",
+        "expired_messages",
+        "lost",
+        "nacked",
+        "redelivered",
+        "skipped",
+    )
 
     def __init__(self) -> None:
         self.delivered = self.redelivered = self.acked = self.nacked = self.expired = self.dead_lettered = 0
+        self.expired_messages = 0
+        """Messages that expired before anybody got them; `expired` are leases."""
         self.skipped = 0
         """Offsets that retention took before the group had finished them."""
         self.lost = 0
@@ -53,8 +67,8 @@ class Book:
     """Who holds what of one group. Guarded by the group's lock."""
 
     __slots__ = (
-        "_arrivals", "_changing", "_failure", "_rota", "_scheduled", "counters", "cursors", "deadline", "due", "identity", "journal",
-        "max_deliveries", "members", "name", "ordered", "settings", "suspected", "topic", "waiters",
+        "_arrivals", "_changing", "_delayed", "_failure", "_rota", "_scheduled", "counters", "cursors", "deadline", "due", "has_lanes",
+        "identity", "journal", "max_deliveries", "members", "name", "ordered", "settings", "suspected", "topic", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +92,9 @@ class Book:
         self._rota: OrderedDict[Cursor, None] = OrderedDict()
         self._arrivals: deque[Cursor] = deque()
         self._scheduled: dict[Cursor, None] = {}
+        self._delayed: dict[Cursor, None] = {}
+        self.has_lanes = False
+        """Whether its topic has priorities."""
         self._changing: list[Cursor] = []
         self.configure(settings)
 
@@ -94,6 +111,14 @@ class Book:
             ops.encode_ranges(
                 kind, cursor.partition, self.identity, cursor.generation, member.identity, member.concurrency, ranges
             )
+        )
+
+    def note_passed(self, cursor: Cursor, member: Member, start: int, passed: Sequence[tuple[int, int]]) -> None:
+        """Note that the scan came from *start* to where it is, and that what it *passed* on the way is with nobody."""
+        head = cursor.partition, self.identity, cursor.generation, member.identity, member.concurrency
+        # As if it had been leased and given back; one entry, so that no frame has half of it.
+        self.journal.note(
+            ops.encode_ranges(ops.LEASED, *head, [(start, cursor.scan)]) + ops.encode_ranges(ops.RETURNED, *head, passed)
         )
 
     def shared_failure(self, failure: Failure) -> Failure:
@@ -257,9 +282,25 @@ class Book:
         self.due = min(self.due, cursor.schedule.add(offset, now, delay_s))
         self._scheduled[cursor] = None
 
-    def collect_due(self, now: float) -> None:
-        """What is due may be leased again."""
+    def delay(self, cursor: Cursor, now: float, now_us: int) -> None:
+        """Messages of the partition are delayed, or were: see when the next one is due."""
+        due_us = cursor.next_due_us()
+        cursor.is_fired = due_us is not None and due_us <= now_us
+        if due_us is None:
+            self._delayed.pop(cursor, None)
+            return
+        self._delayed[cursor] = None
+        if not cursor.is_fired:
+            # Times of delivery are by the wall clock, which may be set while somebody sleeps.
+            self.due = min(self.due, now + min((due_us - now_us) / 1e6, LOOK_AGAIN_S))
+
+    def collect_due(self, now: float, now_us: int) -> None:
+        """What is due may be leased again, or for the first time."""
         self.due = math.inf
+        for cursor in list(self._delayed):
+            self.delay(cursor, now, now_us)
+            if cursor.is_fired:
+                self.offer(cursor)
         for cursor in list(self._scheduled):
             due = cursor.schedule.due(now)
             if due is not None:

@@ -7,17 +7,23 @@ Theory of operation
 `scan` that are not finished: leased, waiting for their next delivery, or on their way to the dead letters. So the set of finished
 offsets is never stored: it is all below `scan` that is not open, and the group's position, its *next offset*, is the smallest open one.
 
-An open offset is in exactly one place: `ready` (may be leased again), `schedule` (waits until it is due), `moving` (being
-dead-lettered), or with a member.
+An open offset is in exactly one place: `ready` (may be leased again), `schedule` (failed, and waits until it is due again), `delays` (was
+never to be delivered before some moment), `moving` (being dead-lettered), or with a member. In a topic with priorities `lanes` hold what
+is ready, sorted, and `ready` is their inbox.
+
+After a restart all that waits is ready. Whoever leases finds out what is not due yet, and puts it where it belongs.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from penstock.groups.delays import Delays
 from penstock.groups.failures import Failures
+from penstock.groups.lanes import Lanes
 from penstock.groups.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -26,14 +32,16 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 READ_BYTES = 256 * 1024
+_NEAR_BYTES = 1024
+_NEAR_OFFSETS = 64
 
 
 class Cursor:
     """One partition of a group. Guarded by the group's lock."""
 
     __slots__ = (
-        "_batches", "epoch", "failures", "generation", "has_arrivals", "log", "member", "moving", "open", "partition", "ready", "scan",
-        "schedule", "successor", "suspects",
+        "_batches", "_near", "_near_bytes", "delays", "epoch", "failures", "generation", "has_arrivals", "is_fired", "keeps_expired",
+        "lanes", "log", "member", "moving", "open", "partition", "ready", "scan", "schedule", "successor", "suspects",
     )  # fmt: skip
 
     def __init__(self, partition: int, scan: int) -> None:
@@ -58,6 +66,23 @@ class Cursor:
         self.has_arrivals = False
         """Whether it is in the book's `arrivals`."""
         self._batches: list[Batch] = []
+        self._near: list[Batch] = []
+        self._near_bytes = 1
+        self.delays = Delays()
+        self.is_fired = False
+        """Whether something that was delayed is due."""
+        self.lanes: Lanes | None = None
+        self.keeps_expired = False
+        """Whether what expires becomes a dead letter."""
+
+    def attach(self, log: PartitionLog, *, nests: bool) -> None:
+        """Give it its log. *nests*: its topic is one of dead letters, and has none itself."""
+        self.log = log
+        if log is not None:
+            settings = log.settings
+            self.keeps_expired = settings.expired == "dead_letter" and not nests
+            if settings.priorities and self.lanes is None:
+                self.lanes = Lanes(settings.aging_ms * 1_000)
 
     @property
     def next_offset(self) -> int:
@@ -66,11 +91,23 @@ class Cursor:
 
     def backlog(self) -> int:
         """How many messages could be leased now, about."""
-        return max(self.log.committed_end - self.scan, 0) + len(self.ready)
+        waiting = len(self.ready) if self.lanes is None else len(self.ready) + len(self.lanes)
+        return max(self.log.committed_end - self.scan, 0) + waiting + self.is_fired
 
     def has_more(self) -> bool:
         """Whether there is something to lease, now or when nothing stands in its way any more."""
-        return bool(self.ready) or self.log.committed_end > self.scan
+        return (
+            bool(self.ready)
+            or self.log.committed_end > self.scan
+            or self.is_fired
+            or (self.lanes is not None and bool(self.lanes))
+        )
+
+    def next_due_us(self) -> int | None:
+        """When the next message that is delayed is due."""
+        if self.lanes is None:
+            return self.delays.next_due()
+        return min([due_us for due_us in (one.next_due() for one in self.lanes.delays) if due_us is not None], default=None)
 
     def unfinished(self) -> int:
         """How many messages are not finished; what retention took does not count."""
@@ -128,6 +165,10 @@ class Cursor:
         self.schedule.clear()
         self.failures.clear()
         self._batches = []
+        self.delays = Delays()
+        self.is_fired = False
+        if self.lanes is not None:
+            self.lanes = Lanes(self.lanes.age_us)
 
     def cut_at(self, end: int) -> int:
         """The log ends at *end*, before what the cursor has seen: a weak mode lost the rest. Returns how many offsets that were."""
@@ -179,6 +220,27 @@ class Cursor:
             return None
         return batch
 
+    def batch_near(self, offset: int) -> Batch | None:
+        """`batch_at` for one who goes forward in jumps: what was read stays, and more is read at once if that helps."""
+        near = self._near
+        at = bisect_right(near, offset, key=_first_offset) - 1
+        if at < 0 or offset >= near[at].end_offset:
+            # Twice as much where the last read ended, and little after a jump.
+            goes_on = bool(near) and near[-1].end_offset <= offset < near[-1].end_offset + _NEAR_OFFSETS
+            self._near_bytes = min(self._near_bytes * 4, READ_BYTES) if goes_on else _NEAR_BYTES
+            self._near = near = self.log.read(offset, self._near_bytes)
+            at = 0
+            if not near:
+                return None
+        batch = near[at]
+        index = batch.index_of(offset)
+        return batch if index < len(batch) and batch.offset(index) == offset else None
+
     def forget_batches(self) -> None:
         """Let go of what was read ahead."""
         self._batches = []
+        self._near = []
+
+
+def _first_offset(batch: Batch) -> int:
+    return batch.header.first_offset

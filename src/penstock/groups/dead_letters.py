@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SUFFIX = ".dlq"
 HEADER_PREFIX = "x-dlq-"
 REASON_CHARACTERS = 256
+EXPIRED = "expired"
+"""The reason of a message that nobody got in time."""
 
 
 class Move(NamedTuple):
@@ -28,6 +30,8 @@ class Move(NamedTuple):
     failure: Failure
     batch: Batch
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    expired: bool = False
+    """Whether it goes because it has expired."""
 
 
 def is_dead_letter_topic(topic: str) -> bool:

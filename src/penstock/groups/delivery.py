@@ -36,6 +36,9 @@ class Lot:
 
     __slots__ = ("batch", "cursor", "each", "epoch", "index", "member", "number", "partition", "shift", "stop")
 
+    expires_us: int | None = None
+    """Nothing of it expires before this moment; None: nothing ever does."""
+
     def __init__(self, member: Member, cursor: Cursor, batch: Batch, index: int, stop: int) -> None:
         self.member = member
         self.cursor = cursor
@@ -58,8 +61,28 @@ class Lot:
         """The offset of the message at *index* of the batch."""
         return self.batch.offset(index) if self.shift is None else index + self.shift
 
+    def part(self, member: Member, index: int, stop: int) -> Lot:
+        """Messages [index, stop) of the same batch, leased to *member*."""
+        return Lot(member, self.cursor, self.batch, index, stop)
+
     def __len__(self) -> int:
         return self.stop - self.index
+
+
+class MortalLot(Lot):
+    """A lot of messages some of which expire: each is looked at when it is handed out."""
+
+    __slots__ = ("expires_us",)
+
+    def __init__(self, member: Member, cursor: Cursor, batch: Batch, index: int, stop: int, expires_us: int) -> None:
+        super().__init__(member, cursor, batch, index, stop)
+        self.expires_us = expires_us
+        self.shift = None
+
+    def part(self, member: Member, index: int, stop: int) -> Lot:
+        """The same."""
+        assert self.expires_us is not None
+        return MortalLot(member, self.cursor, self.batch, index, stop, self.expires_us)
 
 
 class Delivery(Message):

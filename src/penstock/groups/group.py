@@ -30,7 +30,7 @@ from penstock.errors import Closed, LeaseExpired, OffsetOutOfRange, PenstockErro
 from penstock.groups import operations as ops
 from penstock.groups.book import Book
 from penstock.groups.cursor import READ_BYTES
-from penstock.groups.dead_letters import reason_text
+from penstock.groups.dead_letters import is_dead_letter_topic, reason_text
 from penstock.groups.delivery import is_valid
 from penstock.groups.leasing import Leasing
 from penstock.groups.member import Member
@@ -116,6 +116,11 @@ class Group:
         return self._book.ordered
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether its topic has priorities."""
+        return self._book.has_lanes
+
+    @property
     def members(self) -> list[Member]:
         """Who is there now."""
         return list(self._book.members.values())
@@ -146,8 +151,11 @@ class Group:
         self._clock = clock
         self._careful = CAREFUL_LEASES if careful else 0
         self._mover = mover
+        self._leasing.clock = clock
+        nests = is_dead_letter_topic(self.topic)
         for cursor, log in zip(self.cursors, logs, strict=True):
-            cursor.log = log
+            cursor.attach(log, nests=nests)
+            self._book.has_lanes = cursor.lanes is not None
 
     @property
     def lease_s(self) -> float:
@@ -222,7 +230,7 @@ class Group:
             if now >= book.deadline:
                 self._expire(now)
             if now >= book.due:
-                book.collect_due(now)
+                book.collect_due(now, self._clock.now_us())
             found: list[Delivery] = []
             if not member.paused:
                 deadline = now + self._lease_s
@@ -241,6 +249,9 @@ class Group:
                     member.starved = (
                         member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
                     )
+                if member.lots and book.has_lanes:
+                    # Nothing is leased ahead: a more urgent one may come before the next call.
+                    book.return_lots(member)
             if book.suspected and member.lots and not begun:
                 book.return_waiting_suspects(member)
             moves = self._moves.take() if self._moves.planned else None
@@ -488,9 +499,10 @@ class Group:
         """The operation that finishes the source of a dead letter, for the frame that writes it."""
         return ops.encode_finished(move.cursor.partition, self.identity, move.generation, [move.offset])[0]
 
-    def moved(self) -> None:
+    def moved(self, move: Move) -> None:
         """A dead letter was written."""
         self.counters.dead_lettered += 1
+        self.counters.expired_messages += move.expired
         self._waiters.wake_all()
 
     # -- transactions -----------------------------------------------------------------------------------------------

@@ -1,43 +1,61 @@
 """
 How a member of a group gets messages: it leases some of them at once, and is handed one after the other.
 
-First what came back (`cursor.ready`), then what was never leased (from `cursor.scan` on), then, in a shared group, what another member
-has leased and was not handed. A lease is noted for the journal by ranges, so the work for each message is one object and one entry in
-the member's table.
+First what came back (`cursor.ready`), then what was delayed and is due, then what was never leased (from `cursor.scan` on), then, in a
+shared group, what another member has leased and was not handed. A lease is noted for the journal by ranges, so the work for each message
+is one object and one entry in the member's table.
+
+A batch whose messages expire or are delayed is looked at more closely (`_lease_timed`): what expired is finished, what is not due yet is
+put aside, and both are passed over. In a topic with priorities all this goes by lanes, and nothing is leased ahead (`_refill_by_lanes`).
 """
 
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from penstock.errors import OffsetOutOfRange
+from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.groups import operations as ops
-from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, message_bytes
+from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, MortalLot, message_bytes
+from penstock.groups.expiring import MOVES_MAX, Expiring
 from penstock.groups.hands import EMPTY
+from penstock.groups.intake import Intake
+from penstock.groups.lanes import HIGH, LOW, MEDIUM
+from penstock.groups.lifetime import dues_us, expiries_us, first_expiry_us, last_due_us, last_expiry_us
+from penstock.groups.sources import Due, Lane, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.clock import Clock
     from penstock.format.batch import Batch
     from penstock.groups.book import Book
     from penstock.groups.cursor import Cursor
     from penstock.groups.member import Member
     from penstock.groups.moves import Moves
+    from penstock.groups.sources import Source
 
 _log = logging.getLogger("penstock")
+
+
+_LOOK_AT = 1_024
+"""So many messages of a batch are looked at together to see which are due."""
 
 
 class Leasing:
     """Leases and hands out the messages of one group. Guarded by the group's lock."""
 
-    __slots__ = ("_book", "_moves")
+    __slots__ = ("_book", "_expiring", "_intake", "_moves", "clock")
 
     def __init__(self, book: Book, moves: Moves) -> None:
         self._book = book
         self._moves = moves
+        self._expiring = Expiring(book, moves)
+        self._intake = Intake(book, self._expiring)
+        self.clock: Clock = None  # type: ignore[assignment]  # set before the group is used
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
@@ -94,8 +112,18 @@ class Leasing:
         """
         book, cursor = self._book, lot.cursor
         taken = 0
+        now_us = 0 if lot.expires_us is None else self.clock.now_us()
+        mortal = lot.expires_us is not None and lot.expires_us <= now_us
         while lot.index < lot.stop and taken < count:
             offset = lot.offset(lot.index)
+            if mortal and _has_expired(lot.batch, lot.index, now_us):
+                lot.index += 1
+                member.buffered -= 1
+                member.held_bytes -= lot.each
+                if offset in cursor.open:
+                    book.release_suspect(cursor, offset)
+                    self._expiring.end(cursor, lot.batch, lot.index - 1, offset, now_us)
+                continue
             suspect = offset in cursor.suspects
             if suspect and found:
                 return taken
@@ -127,6 +155,8 @@ class Leasing:
     def refill(self, member: Member, count: int) -> bool:
         """Lease more for *member*, which wants *count*; returns whether anything was noted."""
         book = self._book
+        if book.has_lanes:
+            return self._refill_by_lanes(member, count)
         room = min(member.prefetch - member.in_flight - member.buffered, max(count, member.ahead))
         if room <= 0:
             return False
@@ -161,8 +191,14 @@ class Leasing:
             return 0, 0
         taken = used = 0
         if cursor.ready:
-            taken, used = self._lease_ready(member, cursor, room, room_bytes)
+            taken, used = self._lease_each(member, cursor, Returned(cursor), room, room_bytes)
             if ordered and (cursor.ready or cursor.moving or cursor.suspects):
+                return taken, used
+        if cursor.is_fired and taken < room and used < room_bytes:
+            more, more_used = self._lease_due(member, cursor, room - taken, room_bytes - used)
+            taken += more
+            used += more_used
+            if ordered and cursor.moving:
                 return taken, used
         if taken < room and used < room_bytes:
             more, more_used = self._lease_fresh(member, cursor, room - taken, room_bytes - used)
@@ -182,6 +218,7 @@ class Leasing:
     def _lease_fresh(self, member: Member, cursor: Cursor, room: int, room_bytes: int) -> tuple[int, int]:
         taken = used = 0
         start = cursor.scan
+        passed: list[int] = []
         while taken < room and used < room_bytes:
             try:
                 batch = cursor.fresh_batch()
@@ -195,6 +232,15 @@ class Leasing:
             if batch is None:
                 break
             index = batch.index_of(cursor.scan)
+            if batch.ttl_us or (batch.header.columns > 1 and batch.has_moments):
+                if self._book.ordered and cursor.moving:
+                    break  # what expired goes to the dead letters first
+                count = self._lease_timed(member, cursor, batch, index, room - taken, room_bytes - used, passed)
+                if count is None:
+                    break
+                taken += count
+                used += count * message_bytes(batch)
+                continue
             each = message_bytes(batch)
             stop = min(len(batch), index + room - taken, index + max(1, (room_bytes - used) // each))
             if stop > index:
@@ -212,76 +258,254 @@ class Leasing:
                 used += (stop - index) * each
             if stop == len(batch):
                 cursor.scan = max(cursor.scan, batch.end_offset)
-        if taken:
+        if passed:
+            self._book.note_passed(cursor, member, start, ops.ranges_of(passed))
+            self._book.journal.wake()
+        elif taken:
             self._book.note_ranges(ops.LEASED, cursor, member, [(start, cursor.scan)])
         return taken, used
 
-    def _lease_ready(self, member: Member, cursor: Cursor, room: int, room_bytes: int) -> tuple[int, int]:
-        """Lease what came back, lowest offsets first; what must be dead-lettered goes its way instead."""
+    def _lease_timed(
+        self, member: Member, cursor: Cursor, batch: Batch, index: int, room: int, room_bytes: int, passed: list[int]
+    ) -> int | None:
+        """
+        Lease of a batch in which messages expire or are delayed, from *index* on; returns how many it took.
+
+        The offsets of those that were not leased are added to *passed*. None: too many are on their way to the dead letters.
+        """
+        now_us, each = self.clock.now_us(), message_bytes(batch)
+        if self._expiring.must_wait(cursor):
+            return None
+        mortal_us, due_us = first_expiry_us(batch), last_due_us(batch)
+        stop = min(len(batch), index + max(room, _LOOK_AT))
+        ends = dues = None
+        if mortal_us is not None and mortal_us <= now_us:
+            last_us = last_expiry_us(batch)
+            if last_us is not None and last_us <= now_us and not cursor.keeps_expired:
+                offsets = [batch.offset(at) for at in range(index, len(batch))]
+                cursor.scan = batch.end_offset
+                self._expiring.drop(cursor, offsets)
+                passed += offsets
+                return 0
+            ends = expiries_us(batch, index, stop)
+        if due_us is not None and due_us > now_us:
+            dues = dues_us(batch, index, stop)
+        expired: list[int] = []
+        delayed: list[tuple[int, int]] = []
+        taken, at, begin = 0, index, index
+        limit = min(room, max(1, room_bytes // each))
+        while at < stop and taken < limit:
+            end_us = None if ends is None else ends[at - index]
+            due_us = None if dues is None else dues[at - index]
+            if (end_us is None or end_us > now_us) and (due_us is None or due_us <= now_us):
+                taken += 1
+                at += 1
+                continue
+            if begin < at:
+                self._add_lot(member, cursor, batch, begin, at, mortal_us)
+            if end_us is not None and end_us <= now_us:
+                expired.append(at)
+            else:
+                assert due_us is not None
+                delayed.append((due_us, batch.offset(at)))
+            passed.append(batch.offset(at))
+            at += 1
+            begin = at
+            if expired and cursor.keeps_expired and (self._book.ordered or len(cursor.moving) + len(expired) >= MOVES_MAX):
+                break
+        if begin < at:
+            self._add_lot(member, cursor, batch, begin, at, mortal_us)
+        if batch.header.offset_span == len(batch):
+            cursor.lease_range(cursor.scan, batch.first_offset + at)
+        else:
+            cursor.open |= BitMap64([batch.offset(one) for one in range(index, at)])
+        cursor.scan = batch.end_offset if at == len(batch) else batch.offset(at)
+        for one in expired:
+            self._expiring.end(cursor, batch, one, batch.offset(one), now_us)
+        if delayed:
+            delayed.sort()
+            cursor.delays.add(delayed)
+            self._book.delay(cursor, self.clock.monotonic(), now_us)
+        return taken
+
+    @staticmethod
+    def _add_lot(member: Member, cursor: Cursor, batch: Batch, index: int, stop: int, mortal_us: int | None) -> Lot:
+        lot = (
+            Lot(member, cursor, batch, index, stop)
+            if mortal_us is None
+            else MortalLot(member, cursor, batch, index, stop, mortal_us)
+        )
+        member.lots.append(lot)
+        member.buffered += stop - index
+        member.held_bytes += (stop - index) * lot.each
+        return lot
+
+    def _lease_due(self, member: Member, cursor: Cursor, room: int, room_bytes: int) -> tuple[int, int]:
+        """Lease what was delayed and is due."""
+        now_us = self.clock.now_us()
+        try:
+            return self._lease_each(member, cursor, Due(cursor, now_us), room, room_bytes)
+        finally:
+            self._book.delay(cursor, self.clock.monotonic(), now_us)
+
+    def _lease_each(self, member: Member, cursor: Cursor, source: Source, room: int, room_bytes: int) -> tuple[int, int]:
+        """Lease what *source* names, one after the other; what must be dead-lettered goes its way instead, and what expired too."""
         book = self._book
         taken = used = 0
         leased: list[int] = []
+        kept: list[int] = []
         batch: Batch | None = None
         lot: Lot | None = None
-        ready = cursor.ready
-        while ready and taken < room and used < room_bytes:
-            offset = ready.min()
-            suspect = bool(cursor.suspects) and offset in cursor.suspects
-            failure = cursor.failures.get(offset)
-            exhausted = failure is not None and (failure.condemned or 0 < book.max_deliveries <= failure.count)
-            if suspect and not exhausted and book.ordered and taken:
-                break
-            if batch is None or not batch.first_offset <= offset < batch.end_offset:
-                lot = None
-                try:
-                    batch = cursor.batch_at(offset)
-                except OffsetOutOfRange as gap:
-                    if not self._reset(cursor, gap):
-                        if taken:
-                            break
-                        raise
-                    ready = cursor.ready
+        mortal_us: int | None = None
+        late_us: int | None = None
+        now_us = 0
+        try:
+            while taken < room and used < room_bytes:
+                offset = source.pop()
+                if offset is None:
+                    break
+                if offset not in cursor.open:
                     continue
-            index = -1 if batch is None else batch.index_of(offset)
-            if batch is None or index >= len(batch) or batch.offset(index) != offset:
-                # Compaction took it: there is nothing to deliver any more.
-                ready.discard(offset)
-                cursor.ready.discard(offset)
-                cursor.finish(offset)
-                book.journal.note_finished(cursor, book.identity, [offset])
-                batch = None
-                continue
-            if suspect and not exhausted and not book.journal.claim_suspect((book.identity, cursor.partition, offset)):
-                # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
-                if book.ordered:
+                kept.append(offset)
+                suspect = bool(cursor.suspects) and offset in cursor.suspects
+                failure = cursor.failures.get(offset)
+                exhausted = failure is not None and (failure.condemned or 0 < book.max_deliveries <= failure.count)
+                if suspect and not exhausted and book.ordered and taken:
                     break
-                ready = cursor.ready - cursor.suspects
-                continue
-            ready.discard(offset)
-            cursor.ready.discard(offset)
-            if failure is not None and exhausted:
-                self._moves.plan(cursor, offset, failure, batch, index)
-                if book.ordered:
-                    break
-                continue
-            if lot is not None and not suspect and lot.batch is batch and lot.stop == index:
-                lot.stop += 1
-            else:
-                lot = Lot(member, cursor, batch, index, index + 1)
-                member.lots.append(lot)
-            member.buffered += 1
-            member.held_bytes += lot.each
-            leased.append(offset)
-            taken += 1
-            used += lot.each
-            if suspect:
-                lot = None
-                if book.ordered:
-                    break
-                ready = cursor.ready - cursor.suspects
-        if leased:
-            book.note_ranges(ops.LEASED, cursor, member, ops.ranges_of(leased))
+                if batch is None or not batch.first_offset <= offset < batch.end_offset:
+                    lot = mortal_us = late_us = None
+                    try:
+                        batch = source.batch(offset)
+                    except OffsetOutOfRange as gap:
+                        if not self._reset(cursor, gap):
+                            if taken:
+                                break
+                            raise
+                        kept = [one for one in kept if one in cursor.open]
+                        source.begin_anew()
+                        continue
+                    if batch is not None and (batch.ttl_us or batch.has_moments):
+                        now_us, mortal_us, late_us = self.clock.now_us(), first_expiry_us(batch), last_due_us(batch)
+                index = -1 if batch is None else batch.index_of(offset)
+                if batch is None or index >= len(batch) or batch.offset(index) != offset:
+                    # Compaction took it: there is nothing to deliver any more.
+                    kept.pop()
+                    cursor.finish(offset)
+                    book.journal.note_finished(cursor, book.identity, [offset])
+                    batch = None
+                    continue
+                if mortal_us is not None and mortal_us <= now_us and not exhausted and _has_expired(batch, index, now_us):
+                    if self._expiring.must_wait(cursor):
+                        break
+                    kept.pop()
+                    self._expiring.end(cursor, batch, index, offset, now_us)
+                    if book.ordered and cursor.keeps_expired:
+                        break
+                    continue
+                if late_us is not None and late_us > now_us and cursor.lanes is None and _is_delayed(batch, index, now_us):
+                    # As after a restart: what waits was ready then.
+                    kept.pop()
+                    self._put_aside(cursor, batch, offset, now_us)
+                    source.begin_anew()
+                    continue
+                if suspect and not exhausted and not book.journal.claim_suspect((book.identity, cursor.partition, offset)):
+                    # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
+                    if book.ordered:
+                        break
+                    source.leave_suspects()
+                    continue
+                kept.pop()
+                if failure is not None and exhausted:
+                    self._moves.plan(cursor, offset, failure, batch, index)
+                    if book.ordered:
+                        break
+                    continue
+                if lot is not None and not suspect and lot.batch is batch and lot.stop == index:
+                    lot.stop += 1
+                    member.buffered += 1
+                    member.held_bytes += lot.each
+                else:
+                    lot = self._add_lot(member, cursor, batch, index, index + 1, mortal_us)
+                leased.append(offset)
+                taken += 1
+                used += lot.each
+                if suspect:
+                    lot = None
+                    if book.ordered:
+                        break
+                    source.leave_suspects()
+        finally:
+            for offset in kept:
+                cursor.ready.add(offset)
+            if leased:
+                book.note_ranges(ops.LEASED, cursor, member, ops.ranges_of(leased))
         return taken, used
+
+    def _put_aside(self, cursor: Cursor, batch: Batch, offset: int, now_us: int) -> None:
+        """*offset* is not due, and perhaps others of *batch* that are ready: they wait until they are."""
+        offsets = [offset]
+        for one in islice(cursor.ready.iter_equal_or_larger(offset), _LOOK_AT):
+            if one >= batch.end_offset:
+                break
+            offsets.append(one)
+        first = batch.index_of(offset)
+        dues = dues_us(batch, first, min(batch.index_of(offsets[-1]) + 1, len(batch)))
+        delayed = []
+        for one in offsets:
+            index = batch.index_of(one)
+            due_us = dues[index - first] if index < len(batch) and batch.offset(index) == one else None
+            if due_us is not None and due_us > now_us:
+                delayed.append((due_us, one))
+        cursor.ready -= BitMap64([one for _, one in delayed])
+        delayed.sort()
+        cursor.delays.add(delayed)
+        self._book.delay(cursor, self.clock.monotonic(), now_us)
+
+    # -- by lanes ---------------------------------------------------------------------------------------------------
+
+    def _refill_by_lanes(self, member: Member, count: int) -> bool:
+        """Lease up to *count* for *member*, the most urgent ones of all partitions; returns whether anything was noted."""
+        book = self._book
+        rota = book.rota_of(member)
+        room, room_bytes = min(count, member.prefetch - member.in_flight), member.prefetch_bytes - member.held_bytes
+        if room <= 0 or room_bytes <= 0 or not rota:
+            return False
+        if len(book.members) > 1:
+            room = _share(room, rota, len(book.members))
+        cursors = list(rota)
+        leased = False
+        failed: PenstockError | None = None
+        for cursor in cursors:
+            try:
+                while True:
+                    try:
+                        self._intake.take_in(cursor, member, self.clock.monotonic(), self.clock.now_us())
+                        break
+                    except OffsetOutOfRange as gap:
+                        if not self._reset(cursor, gap):
+                            raise
+            except PenstockError as error:
+                failed = error  # what else there is comes first
+        try:
+            for level in (HIGH, MEDIUM, LOW):
+                for cursor in cursors:
+                    lanes = cursor.lanes
+                    if lanes is not None and room > 0 and room_bytes > 0 and lanes.has(level):
+                        taken, used = self._lease_each(member, cursor, Lane(cursor, lanes, level), room, room_bytes)
+                        leased |= taken > 0
+                        room -= taken
+                        room_bytes -= used
+        finally:
+            # The first goes behind the others: then it is their turn.
+            for cursor in [*cursors[1:], cursors[0]]:
+                rota.pop(cursor, None)
+                if cursor.has_more():
+                    rota[cursor] = None
+        if failed is not None and not leased:
+            raise failed
+        return leased
+
+    # -- taking over ------------------------------------------------------------------------------------------------
 
     def _steal(self, member: Member) -> bool:
         """Take half of what the member with the most has leased and was not handed: it is busy, and this one is not."""
@@ -298,7 +522,7 @@ class Leasing:
                 victim.lots.pop()
                 continue
             count = min(wanted, len(lot))
-            stolen.append(Lot(member, lot.cursor, lot.batch, lot.stop - count, lot.stop))
+            stolen.append(lot.part(member, lot.stop - count, lot.stop))
             lot.stop -= count
             victim.buffered -= count
             victim.held_bytes -= count * lot.each
@@ -338,3 +562,13 @@ def _share(room: int, cursors: Iterable[Cursor], members: int) -> int:
         if backlog >= room * members:
             return room
     return max(1, -(-backlog // members))
+
+
+def _has_expired(batch: Batch, index: int, now_us: int) -> bool:
+    end_us = batch.expires_us(index)
+    return end_us is not None and end_us <= now_us
+
+
+def _is_delayed(batch: Batch, index: int, now_us: int) -> bool:
+    due_us = batch.deliver_us(index)
+    return due_us is not None and due_us > now_us

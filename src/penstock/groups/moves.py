@@ -22,10 +22,10 @@ class Moves:
         self._group = group
         self.planned: list[Move] = []
 
-    def plan(self, cursor: Cursor, offset: int, failure: Failure, batch: Batch, index: int) -> None:
+    def plan(self, cursor: Cursor, offset: int, failure: Failure, batch: Batch, index: int, *, expired: bool = False) -> None:
         """The message at *offset*, number *index* of *batch*, is to become a dead letter."""
         cursor.moving.add(offset)
-        self.planned.append(Move(self._group, cursor, cursor.generation, offset, failure, batch, index))
+        self.planned.append(Move(self._group, cursor, cursor.generation, offset, failure, batch, index, expired))
 
     def take(self) -> list[Move]:
         """What was planned since the last call."""

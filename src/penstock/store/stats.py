@@ -28,6 +28,8 @@ class GroupStats:
     """Messages that retention took before the group had finished them."""
     lost: int
     """Messages that the group had seen and that a log with a weak sync mode lost."""
+    expired: int = 0
+    """Messages that expired before anybody got them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -493,6 +493,10 @@ class Store:
             GroupSettings() if known is None else known.settings,
             **{name: value for name, value in given.items() if value is not None},
         )
+        if settings.ordered and found.settings.priorities:
+            raise BadSetting(
+                "ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic"
+            )
         if known is not None and known.ordered != settings.ordered and known.members:
             raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
         # Where a group begins counts when it is made; later only that it is a place at all.
@@ -580,7 +584,7 @@ class Store:
         def done(finished: Ticket) -> None:
             if finished.error is None:
                 target.published += 1
-                group.moved()
+                group.moved(move)
             else:
                 group.move_failed(move, finished.error)
 
@@ -875,6 +879,7 @@ def _group_stats(group: Group) -> GroupStats:
             acked=counters.acked,
             nacked=counters.nacked,
             expired_leases=counters.expired,
+            expired=counters.expired_messages,
             dead_lettered=counters.dead_lettered,
             skipped=counters.skipped,
             lost=counters.lost,

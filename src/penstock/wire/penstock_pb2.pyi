@@ -571,7 +571,7 @@ class TopicStats(_message.Message):
     def __init__(self, messages: _Optional[int] = ..., published: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., dedup_evicted: _Optional[int] = ..., groups: _Optional[_Mapping[str, GroupStats]] = ...) -> None: ...
 
 class GroupStats(_message.Message):
-    __slots__ = ("lag", "in_flight", "retrying", "members", "positions", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered", "skipped", "lost")
+    __slots__ = ("lag", "in_flight", "retrying", "members", "positions", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered", "skipped", "lost", "expired")
     LAG_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     RETRYING_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +585,7 @@ class GroupStats(_message.Message):
     DEAD_LETTERED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     lag: int
     in_flight: int
     retrying: int
@@ -598,7 +599,8 @@ class GroupStats(_message.Message):
     dead_lettered: int
     skipped: int
     lost: int
-    def __init__(self, lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., retrying: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., delivered: _Optional[int] = ..., redelivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., expired_leases: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+    expired: int
+    def __init__(self, lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., retrying: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., delivered: _Optional[int] = ..., redelivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., expired_leases: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., expired: _Optional[int] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("topic", "max_messages", "start")

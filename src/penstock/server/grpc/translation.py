@@ -237,6 +237,6 @@ def _topic_stats(topic: TopicStats) -> pb.TopicStats:
 def _group_stats(group: GroupStats) -> pb.GroupStats:
     numbers = (
         "lag", "in_flight", "retrying", "members", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered",
-        "skipped", "lost",
+        "skipped", "lost", "expired",
     )  # fmt: skip
     return pb.GroupStats(positions=list(group.positions.values()), **{name: getattr(group, name) for name in numbers})

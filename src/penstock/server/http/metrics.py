@@ -24,6 +24,7 @@ _GROUP_COUNTERS = (
     ("messages_nacked", "nacked", "Messages that consumers gave back as failed."),
     ("leases_expired", "expired_leases", "Messages whose lease ended before they were finished."),
     ("messages_dead_lettered", "dead_lettered", "Messages moved to the dead letters."),
+    ("messages_expired", "expired", "Messages that expired before anybody got them."),
     ("messages_skipped", "skipped", "Messages that retention took before the group had finished them."),
     ("messages_lost", "lost", "Messages that a log with a weak sync mode lost after the group had seen them."),
 )

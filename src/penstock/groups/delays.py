@@ -1,0 +1,139 @@
+"""
+Messages that are not to be delivered yet, in the order in which they are due.
+
+A heap of tuples takes more than a hundred bytes for each message, and a million may wait. So they lie in blocks of two arrays, one of due
+times and one of offsets: about 13 bytes for each message where offsets lie close together, 17 where they do not. Adding looks for the
+block and then for the place in it; a block that is full is split in two. The blocks are in order, and so is each of them, so what is due
+is taken off the front of the first one. Nothing is swept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BLOCK = 512
+"""A block of this many is full."""
+_NEAR = 1 << 32
+
+
+class _Block:
+    """Up to `BLOCK` messages in order; `base` is added to their offsets."""
+
+    __slots__ = ("base", "dues", "offsets")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.dues: array[int] = array("q")
+        self.offsets: array[int] = array("I")
+
+    def add(self, due_us: int, offset: int, *, last: bool = False) -> None:
+        """Put it where it belongs; *last*: that is at the end."""
+        if not 0 <= offset - self.base < _NEAR:
+            self._move_base(offset)
+        at, near = len(self.dues), offset - self.base
+        if not last:
+            at = bisect_left(self.dues, due_us)
+            end = bisect_right(self.dues, due_us, at)
+            at = bisect_left(self.offsets, near, at, end)
+        self.dues.insert(at, due_us)
+        self.offsets.insert(at, near)
+
+    def _move_base(self, offset: int) -> None:
+        """Make room for an offset that is too far from the others."""
+        all_offsets = [self.base + near for near in self.offsets]
+        self.base = min([offset, *all_offsets])
+        spread = max([offset, *all_offsets]) - self.base
+        self.offsets = array("I" if spread < _NEAR else "Q", [one - self.base for one in all_offsets])
+
+    def split(self) -> _Block:
+        """Keep the first half, and return the second."""
+        half = len(self.dues) // 2
+        behind = _Block(self.base)
+        behind.dues, behind.offsets = self.dues[half:], self.offsets[half:]
+        # New arrays: one that shrinks keeps its memory.
+        self.dues, self.offsets = self.dues[:half], self.offsets[:half]
+        return behind
+
+
+class Delays:
+    """Offsets by the time (wall clock, microseconds) at which they are due. Not locked: its cursor's group is."""
+
+    __slots__ = ("_blocks", "_count", "_firsts", "_front", "_last")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._firsts: list[int] = []
+        """The earliest due time of each block."""
+        self._front = 0
+        """So many of the first block are gone already."""
+        self._count = 0
+        self._last = (0, 0)
+        """No entry comes after this one."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Add (due time, offset) pairs, quickest if they rise."""
+        for due_us, offset in entries:
+            self._add(due_us, offset)
+
+    def _add(self, due_us: int, offset: int) -> None:
+        blocks = self._blocks
+        self._count += 1
+        if not blocks or (due_us, offset) >= self._last:
+            self._last = (due_us, offset)
+            if not blocks or len(blocks[-1].dues) >= BLOCK:
+                blocks.append(_Block(offset))
+                self._firsts.append(due_us)
+            blocks[-1].add(due_us, offset, last=True)
+            return
+        if self._front:
+            self._drop_front()
+        at = max(0, bisect_right(self._firsts, due_us) - 1)
+        # Those that are due at the same moment may fill several blocks: the first whose last one is not before this.
+        while at > 0 and self._firsts[at] == due_us and self._first_of(at) > (due_us, offset):
+            at -= 1
+        block = blocks[at]
+        block.add(due_us, offset)
+        self._firsts[at] = block.dues[0]
+        if len(block.dues) >= BLOCK:
+            behind = block.split()
+            blocks.insert(at + 1, behind)
+            self._firsts.insert(at + 1, behind.dues[0])
+
+    def _first_of(self, at: int) -> tuple[int, int]:
+        block = self._blocks[at]
+        return block.dues[0], block.base + block.offsets[0]
+
+    def _drop_front(self) -> None:
+        """Let go of what was taken out of the first block."""
+        block = self._blocks[0]
+        block.dues, block.offsets = block.dues[self._front :], block.offsets[self._front :]
+        self._front = 0
+        self._firsts[0] = block.dues[0]
+
+    def next_due(self) -> int | None:
+        """When the next one is due."""
+        return self._blocks[0].dues[self._front] if self._blocks else None
+
+    def pop(self, now_us: int) -> tuple[int, int] | None:
+        """Take out the one that is due first, as (due time, offset), if it is due at *now_us*."""
+        if not self._blocks:
+            return None
+        block, at = self._blocks[0], self._front
+        due_us = block.dues[at]
+        if due_us > now_us:
+            return None
+        self._count -= 1
+        if at + 1 < len(block.dues):
+            self._front = at + 1
+        else:
+            del self._blocks[0], self._firsts[0]
+            self._front = 0
+        return due_us, block.base + block.offsets[at]

@@ -1,0 +1,117 @@
+"""
+How messages of a topic with priorities come into its lanes (`lanes.py`).
+
+Everything that is committed is taken in when somebody asks for messages, and is open from then on, however much it is: which of it is most
+urgent cannot be known otherwise. Only the directory and the columns of priorities and due times are looked at, and no values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from penstock.groups.cursor import READ_BYTES
+from penstock.groups.lifetime import dues_us, last_due_us, last_expiry_us
+
+if TYPE_CHECKING:
+    from penstock.format.batch import Batch
+    from penstock.groups.book import Book
+    from penstock.groups.cursor import Cursor
+    from penstock.groups.expiring import Expiring
+    from penstock.groups.lanes import Lanes
+    from penstock.groups.member import Member
+
+
+class Intake:
+    """Fills the lanes of one group. Guarded by the group's lock."""
+
+    __slots__ = ("_book", "_expiring")
+
+    def __init__(self, book: Book, expiring: Expiring) -> None:
+        self._book = book
+        self._expiring = expiring
+
+    def take_in(self, cursor: Cursor, member: Member, now: float, now_us: int) -> None:
+        """
+        See that all that may be leased now waits in its lane. What is new is noted in the name of *member*.
+
+        Raises what `PartitionLog.read` raises; what came before that is taken in.
+        """
+        lanes = cursor.lanes
+        assert lanes is not None
+        try:
+            if not lanes.is_indexed:
+                self._index_open(cursor, lanes, now_us)
+            if cursor.log.committed_end > cursor.scan:
+                self._take_in_fresh(cursor, lanes, member, now_us)
+        finally:
+            lanes.fire(now_us, cursor.open)
+            lanes.sort(cursor.ready)
+            lanes.advance(now_us)
+            lanes.prune(cursor.open)
+            self._book.delay(cursor, now, now_us)
+
+    def _index_open(self, cursor: Cursor, lanes: Lanes, now_us: int) -> None:
+        """After a restart, or a seek: learn where each open message belongs, and whether it is due."""
+        at = cursor.open.min() if cursor.open else cursor.scan
+        while at < cursor.scan:
+            batches = cursor.log.read(at, READ_BYTES)
+            for batch in batches:
+                among = _range(batch.first_offset, batch.end_offset) & cursor.open
+                if among:
+                    self._learn(cursor, lanes, batch, among, now_us)
+            end = batches[-1].end_offset if batches else cursor.scan
+            at = next(iter(cursor.open.iter_equal_or_larger(end)), cursor.scan)
+        lanes.is_indexed = True
+
+    def _take_in_fresh(self, cursor: Cursor, lanes: Lanes, member: Member, now_us: int) -> None:
+        start = cursor.scan
+        try:
+            while (batch := cursor.fresh_batch()) is not None:
+                index = batch.index_of(cursor.scan)
+                last_us = last_expiry_us(batch) if batch.ttl_us or batch.has_moments else None
+                if last_us is not None and last_us <= now_us and not cursor.keeps_expired:
+                    self._expiring.drop(cursor, [batch.offset(at) for at in range(index, len(batch))])
+                else:
+                    if batch.header.offset_span == len(batch):
+                        among = _range(max(cursor.scan, batch.first_offset), batch.end_offset)
+                    else:
+                        among = BitMap64([batch.offset(at) for at in range(index, len(batch))])
+                    cursor.open |= among
+                    cursor.ready |= among
+                    self._learn(cursor, lanes, batch, among, now_us)
+                cursor.scan = batch.end_offset
+        finally:
+            if cursor.scan > start:
+                self._book.note_passed(cursor, member, start, [(start, cursor.scan)])
+                self._book.journal.wake()
+
+    @staticmethod
+    def _learn(cursor: Cursor, lanes: Lanes, batch: Batch, among: BitMap64, now_us: int) -> None:
+        """Learn of *batch* where the messages *among* it belong; those that are not due are ready no more."""
+        lanes.index(batch, among)
+        lanes.age(batch, now_us)
+        due_us = last_due_us(batch)
+        if due_us is None or due_us <= now_us - 2 * lanes.age_us:
+            return
+        chosen = among & cursor.ready
+        if not chosen:
+            return
+        dues = [
+            (due_us, batch.offset(at))
+            for at, due_us in enumerate(dues_us(batch, 0, len(batch)))
+            if due_us is not None and due_us > now_us - 2 * lanes.age_us
+        ]
+        dues = sorted([entry for entry in dues if entry[1] in chosen])
+        delayed = [entry for entry in dues if entry[0] > now_us]
+        for due_us, offset in dues[: len(dues) - len(delayed)]:
+            lanes.late(due_us, (offset,), now_us)
+        lanes.delay(delayed)
+        cursor.ready -= BitMap64([offset for _, offset in delayed])
+
+
+def _range(start: int, end: int) -> BitMap64:
+    found = BitMap64()
+    found.add_range(start, end)
+    return found

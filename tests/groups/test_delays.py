@@ -1,0 +1,75 @@
+"""The order in which delayed messages are due, and what each of them costs."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING
+
+from penstock.groups.delays import BLOCK, Delays
+
+if TYPE_CHECKING:
+    import random
+
+FOREVER = 1 << 62
+
+
+def drained(delays: Delays, now_us: int = FOREVER) -> list[tuple[int, int]]:
+    found = []
+    while (entry := delays.pop(now_us)) is not None:
+        found.append(entry)
+    return found
+
+
+def test_they_come_in_the_order_of_due_times_and_then_of_offsets() -> None:
+    delays = Delays()
+    delays.add([(30, 1), (10, 7), (10, 2), (20, 3)])
+    assert delays.next_due() == 10
+    assert drained(delays, now_us=20) == [(10, 2), (10, 7), (20, 3)]
+    assert (delays.next_due(), len(delays)) == (30, 1)
+    assert drained(delays) == [(30, 1)]
+    assert (delays.next_due(), len(delays)) == (None, 0)
+
+
+def test_any_history_is_like_a_sorted_list(rng: random.Random) -> None:
+    for spread in (3, 1_000, 10**12):
+        delays, expected = Delays(), []
+        for offset in range(3 * BLOCK):
+            entry = (rng.randrange(spread), rng.choice([offset, offset << 40]))
+            delays.add([entry])
+            expected.append(entry)
+            if rng.random() < 0.3:
+                expected.sort()
+                assert delays.pop(FOREVER) == expected.pop(0)
+            assert len(delays) == len(expected)
+        assert drained(delays) == sorted(expected)
+
+
+def test_what_is_added_before_the_first_one_comes_first() -> None:
+    delays = Delays()
+    delays.add([(due, due) for due in range(100, 100 + 2 * BLOCK)])
+    assert delays.pop(FOREVER) == (100, 100)
+    delays.add([(5, 9_999)])
+    assert delays.pop(FOREVER) == (5, 9_999)
+    assert delays.pop(FOREVER) == (101, 101)
+
+
+def test_many_that_are_due_at_one_moment_come_by_offset(rng: random.Random) -> None:
+    delays, offsets = Delays(), list(range(4 * BLOCK))
+    rng.shuffle(offsets)
+    for offset in offsets:
+        delays.add([(7, offset)])
+    assert drained(delays) == [(7, offset) for offset in range(4 * BLOCK)]
+
+
+def test_each_takes_no_more_than_24_bytes(rng: random.Random) -> None:
+    count = 8_000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        delays = Delays()
+        for offset in range(count):
+            delays.add([(rng.randrange(3_600_000_000), offset)])
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / count <= 24

@@ -32,6 +32,10 @@ from tests.conformance.test_fifteen import (
     test_14_dead_letters,
     test_15_seeking,
 )
+from tests.conformance.test_options import (
+    test_a_dedup_key_and_options_together,
+    test_several_messages_take_columns_or_one_for_all,
+)
 from tests.conformance.test_ordered_groups import test_partitions_move_to_those_who_come
 from tests.conformance.test_transactions import (
     test_a_transaction_wakes_those_who_wait,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.errors import TopicNotFound
+from penstock.errors import BadArgument, TopicNotFound
 from penstock.store.outside import stage_outside
 from penstock.topics import stages
 from penstock.volume.verification import verify
@@ -81,3 +81,19 @@ def test_a_topic_must_be_there(path: str) -> None:
     with penstock.open(path, read_only=True) as reader, pytest.raises(TopicNotFound), stage_outside(reader, "p") as stage:
         stage.publish_arrow("u", rows(1))
     assert os.listdir(os.path.join(path, "staging")) == []
+
+
+def test_messages_staged_beside_the_owner_keep_their_options(path: str) -> None:
+    with penstock.Store.open(path, settings=SETTINGS) as owner:
+        owner.create_topic("urgent", priorities=True, compression="gzip")
+        with penstock.open(path, read_only=True) as reader, stage_outside(reader, "p") as stage:
+            stage.publish("urgent", b"a" * 5000, ttl=5, priority="high")
+            stage.publish_many("urgent", [b"b", b"c"], delays=[None, 7])
+            with pytest.raises(BadArgument):
+                stage.publish("urgent", b"d", ttl=0)
+        assert owner.commit("p", 0, [stage.identity]).messages == 3
+        found = list(owner.read("urgent"))
+    assert [message.value for message in found] == [b"a" * 5000, b"b", b"c"]
+    assert [message.priority for message in found] == ["high", "low", "low"]
+    assert [message.expires_at is None for message in found] == [False, True, True]
+    assert [message.deliver_at is None for message in found] == [True, True, False]

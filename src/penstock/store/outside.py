@@ -61,8 +61,8 @@ class _Topics:
         self._find = find
         self._known: dict[str, OutsideTopic] = {}
 
-    def to_publish(self, name: str) -> OutsideTopic:
-        """The topic. Raises `TopicNotFound`."""
+    def to_publish(self, name: str, check: Callable[[OutsideTopic], object] | None = None) -> OutsideTopic:  # noqa: ARG002
+        """The topic; there is nothing to check before it is made, since it is not. Raises `TopicNotFound`."""
         if name not in self._known:
             self._known[name] = self._find(name)
         return self._known[name]

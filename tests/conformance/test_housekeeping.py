@@ -257,3 +257,20 @@ def test_a_deleted_topic_does_not_come_back(lasting: Backend) -> None:
     assert values(store.read("t")) == [b"new"]
     store.delete_topic("t")
     assert [one.name for one in lasting.reopen().topics()] == ["other"]
+
+
+def test_a_group_goes_on_over_the_holes_after_a_kill(lasting: Backend) -> None:
+    """What was leased comes again, once; what compaction took is neither delivered nor left unfinished."""
+    store = lasting.open()
+    store.create_topic("t", compaction=True, segment_bytes=1_000, retain="always")
+    _fill(store, 30)
+    store.compact("t")
+    consumer = store.subscribe("t", "g", prefetch=100)
+    first, *_ = take(consumer, 5)
+    first.ack()
+    store.flush()
+    store = lasting.kill()
+    with store.subscribe("t", "g") as again:
+        assert [message.offset for message in drain(again)] == [28, 29, *range(30, 40)]
+        assert take(again) == []
+    assert store.stats().topics["t"].groups["g"].lag == 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import database as databases
-from penstock.errors import BadArgument, BadName, MessageTooLarge, TakenOver, Unavailable
+from penstock.errors import BadArgument, BadName, MessageTooLarge, TakenOver, Unavailable, UsageError
 from penstock.store.store import Store
 from penstock.values import MIB
 from tests.conformance.backends import SETTINGS
@@ -159,6 +159,22 @@ def test_what_no_topic_can_take_is_refused_at_once(database: Database) -> None:
         databases.outbox.publish(connection, ORDERS, "text")  # type: ignore[arg-type]
     with pytest.raises(MessageTooLarge):
         databases.outbox.publish(connection, ORDERS, bytes(65 * MIB))
+
+
+def test_a_connection_that_commits_by_itself_needs_a_transaction(store: Any, database: Database) -> None:
+    connection = database.connect()
+    if database.is_sqlite:
+        connection.isolation_level = None
+    else:
+        connection.autocommit = True
+    with pytest.raises(UsageError, match="begin one"):
+        databases.outbox.publish(connection, ORDERS, b"0")
+    connection.execute("BEGIN")
+    databases.outbox.publish(connection, ORDERS, b"1")
+    connection.execute("COMMIT")
+    with databases.relay(store, connection=database.connect) as relay:
+        assert relay.run_once() == 1
+    assert values(store) == ["1"]
 
 
 def test_a_relay_runs_until_it_is_stopped(store: Any, database: Database) -> None:

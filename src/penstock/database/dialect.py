@@ -24,6 +24,7 @@ _ENDED = (
     "the transaction was ended inside the block, without the position: messages may have their effect twice; leave commit and rollback "
     "to the end of the block"
 )
+_NO_TRANSACTION = "the connection commits by itself, and no transaction is open: begin one, and publish in it"
 _LOCKS = 0x50656E73
 """The first half of our advisory locks in PostgreSQL."""
 
@@ -48,6 +49,10 @@ class Dialect(Protocol):
 
     def begin(self) -> Any:
         """Begin a transaction that may write; returns a cursor for our own use. Raises `UsageError` if one is open already."""
+        ...
+
+    def join(self) -> Any:
+        """A cursor in the caller's transaction, which begins now if none is open. Raises `UsageError` if the connection has none."""
         ...
 
     def cursor(self) -> Any:
@@ -109,6 +114,14 @@ class SqliteDialect:
                 raise UsageError("the connection has a transaction open; end it, or use a connection of its own here")
             cursor.execute("BEGIN IMMEDIATE")
         return cursor
+
+    def join(self) -> Any:
+        """See `Dialect`. Python begins one for the first row that is written, but not for a table that is made."""
+        if not self._always_open and not self.connection.in_transaction:
+            if self.connection.isolation_level is None or getattr(self.connection, "autocommit", None) is True:
+                raise UsageError(_NO_TRANSACTION)
+            self.connection.execute("BEGIN")
+        return self.cursor()
 
     def cursor(self) -> Any:
         """See `Dialect`."""
@@ -189,6 +202,15 @@ class PostgresDialect:
         block = self.connection.transaction()
         block.__enter__()
         self._block = block
+        return self.cursor()
+
+    def join(self) -> Any:
+        """See `Dialect`."""
+        import psycopg
+
+        idle = self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if self.connection.autocommit and idle:
+            raise UsageError(_NO_TRANSACTION)
         return self.cursor()
 
     def cursor(self) -> Any:

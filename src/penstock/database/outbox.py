@@ -78,7 +78,8 @@ class Outbox:
         """
         Publish a message when the transaction of *connection* commits. The relay sends it; its timestamp is now.
 
-        The caller commits. Raises `UsageError` if no topic can take the message; nothing was inserted then.
+        The caller commits. Raises `UsageError` if no topic can take the message, or no transaction is open on a connection that commits by
+        itself; nothing was inserted then.
         """
         dialect = dialect_of(connection)
         check_publishable(topic)
@@ -86,7 +87,7 @@ class Outbox:
         size = publication.message_bytes(data, key_data, pairs)
         if size > MESSAGE_BYTES_MAX:
             raise MessageTooLarge("a message", size, MESSAGE_BYTES_MAX)
-        cursor = dialect.cursor()
+        cursor = dialect.join()
         if not self._exists(dialect, cursor):
             schema.create_inside(dialect, cursor, self.table, VERSION, self.statements(dialect))
         if key_data is not None:

@@ -766,7 +766,10 @@ class Store:
 
     def _expire_dead_letters(self, dead: Topic) -> None:
         """Those that are too old are discarded, also where their segment stays."""
-        box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
+        try:
+            box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
+        except TopicNotFound:
+            return  # its topic is gone
         count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
         if count:
             _log.info(

@@ -42,6 +42,7 @@ TWINS = {
             "epoch_at": "for Spark, which has `sync`",
             "forget": "for a forked child, where no loop runs",
             "has_threads": _HERE,
+            "measure": _HERE,
             "offset_of_time": "for Spark, which has `sync`",
             "open": "`aio.open`",
             "path": _HERE,

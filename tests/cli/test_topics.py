@@ -78,8 +78,8 @@ def test_topics_as_json(run: Commands, two: str) -> None:
 
 def test_a_topic_is_described(run: Commands, two: str) -> None:
     text = run.text("topics", "describe", two, "orders")
-    assert "topic:                orders\n" in text
-    assert "retain:               until_acked\n" in text
+    assert "topic:                    orders\n" in text
+    assert "retain:                   until_acked\n" in text
     assert text.endswith("PARTITION  START   END\n        0      0     0\n        1      0  1234\n")
 
 

@@ -151,6 +151,9 @@ KNOWN: dict[Call, dict[str, Any]] = {
     Call.CREATE_TOPIC: {"topic": "made", "settings": {"partitions": 1}},
     Call.TOPIC_TO_PUBLISH: {"topic": "held"},
     Call.RETAIN: {"topic": "held"},
+    Call.VACUUM: {"topic": "held"},
+    Call.COMPACT: {"topic": "keyed"},
+    Call.DELETE_TOPIC: {"topic": "gone"},
     Call.PUBLISH: {"topic": "held", "partition": 0, "sync": None},
     Call.PUBLISH_ONCE: {"topic": "held", "partition": 0, "times_us": None, "sync": None},
     Call.OPEN_PRODUCER: {"topic": "held", "name": "till"},
@@ -486,7 +489,9 @@ def test_stages_that_are_added_to_at_once_are_whole(served: Served) -> None:
         left.discard(frame.correlation)
     sending.result(5)
     raw.call(Call.STAGE_FINISH, stage=stage)
-    assert raw.call(Call.COMMIT, producer="till", number=1, stages=[stage]).fields == {"messages": 200, "duplicate": False}
+    assert raw.call(Call.COMMIT, producer="till", number=1, stages=[stage]).fields == {
+        "messages": 200, "duplicate": False, "newest": 1,
+    }  # fmt: skip
     assert sorted(served.values("held")) == values
 
 

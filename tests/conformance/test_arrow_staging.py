@@ -59,6 +59,7 @@ def test_rows_become_messages_with_all_that_they_have(store: Store) -> None:
 
 def test_rows_keep_what_they_ask_of_their_delivery(store: Store) -> None:
     """Times that are far away; a message without a priority is low; slices begin in the middle."""
+    store.create_topic("t", priorities=True)
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     rows = table(
         value=numbered(4), expires_at=[later, later, None, later], deliver_at=[None, None, later, MOMENT], priority=[2, 1, None, 0]

@@ -26,7 +26,7 @@ from tests.server.test_security import ALL, CONSUMERS, DLQ_ADMINS, READERS, TOKE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OK, NOT_FOUND = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND
+OK, NOT_FOUND, INVALID = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
 TOPIC_READERS = {"reader", "topic-admin", "admin"}
 DLQ_READERS = {"reader", "dlq-admin", "admin"}
 MESSAGES, ADMIN = "/penstock.v1.Penstock/", "/penstock.v1.Admin/"
@@ -60,6 +60,9 @@ TABLE: dict[str, Row] = {
         OK, {"publisher", "consumer", "reader", "topic-admin", "admin"}, pb.GetTopicRequest(topic="t"), pb.GetTopicResponse
     ),
     ADMIN + "Retain": Row(OK, {"topic-admin", "admin"}, pb.RetainRequest(topic="t"), pb.RetainResponse),
+    ADMIN + "Vacuum": Row(OK, {"topic-admin", "admin"}, pb.RewriteRequest(topic="t"), pb.RewriteResponse),
+    ADMIN + "Compact": Row(INVALID, {"topic-admin", "admin"}, pb.RewriteRequest(topic="t"), pb.RewriteResponse),
+    ADMIN + "DeleteTopic": Row(NOT_FOUND, {"admin"}, pb.DeleteTopicRequest(topic="none"), pb.DeleteTopicResponse),
     ADMIN + "ListGroups": Row(OK, TOPIC_READERS, pb.ListGroupsRequest(topic="t"), pb.ListGroupsResponse),
     ADMIN + "DeleteGroup": Row(
         NOT_FOUND, {"topic-admin", "admin"}, pb.DeleteGroupRequest(topic="t", group="none"), pb.DeleteGroupResponse
@@ -124,7 +127,8 @@ def ask(channel: grpc.Channel, method: str, metadata: list[tuple[str, str]]) -> 
 
 def expected(row: Row, who: str) -> tuple[grpc.StatusCode, str | None]:
     if who in row.allowed:
-        return row.done, {OK: None, NOT_FOUND: "GROUP_NOT_FOUND"}[row.done]
+        code = {OK: None, NOT_FOUND: "TOPIC_NOT_FOUND" if row.answer is pb.DeleteTopicResponse else "GROUP_NOT_FOUND"}
+        return row.done, code.get(row.done, "BAD_SETTING")
     if who in ("none", "bad", "expired"):
         return grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"
     return grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"

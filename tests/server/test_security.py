@@ -60,6 +60,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/topics"): Row(200, VALID, "/v1/topics"),
     ("POST", "/v1/topics"): Row(200, {"topic-admin", "admin"}, "/v1/topics", {"name": "t"}),
     ("GET", "/v1/topics/{topic}"): Row(200, {"reader", "topic-admin", "admin"}, "/v1/topics/t"),
+    ("DELETE", "/v1/topics/{topic}"): Row(404, {"admin"}, "/v1/topics/none"),
+    ("POST", "/v1/topics/{topic}/vacuum"): Row(200, {"topic-admin", "admin"}, "/v1/topics/t/vacuum"),
+    ("POST", "/v1/topics/{topic}/compact"): Row(400, {"topic-admin", "admin"}, "/v1/topics/t/compact"),
     ("POST", "/v1/topics/{topic}/messages"): Row(
         201, {"publisher", "topic-admin", "admin"}, "/v1/topics/t/messages", {"value": "x"}
     ),
@@ -85,6 +88,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("DELETE", "/v1/topics/{topic}/dlq/{id}"): Row(404, DLQ_ADMINS, "/v1/topics/t/dlq/7"),
     ("POST", "/v1/topics/{topic}/dlq/{id}/replay"): Row(404, DLQ_ADMINS, "/v1/topics/t/dlq/7/replay"),
     ("POST", "/v1/topics/{topic}/dlq/replay-all"): Row(200, DLQ_ADMINS, "/v1/topics/t/dlq/replay-all"),
+    ("POST", "/v1/topics/{topic}/dlq/discard-all"): Row(200, DLQ_ADMINS, "/v1/topics/t/dlq/discard-all"),
 }
 
 

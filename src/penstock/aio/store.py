@@ -15,6 +15,7 @@ from penstock.topics.receipt import Receipt
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from penstock.store.metrics import StoreMetrics
     from penstock.store.staging import Committed
     from penstock.store.stats import StoreStats
     from penstock.store.store import GroupInfo, Retained, Rewritten, Store, TopicInfo
@@ -141,6 +142,10 @@ class AsyncStore:
     def stats(self) -> StoreStats:
         """Numbers of this moment."""
         return self._store.stats()
+
+    async def metrics(self) -> StoreMetrics:
+        """What `stats` has, and how long things take while it is measured; see `Store.metrics`."""
+        return await asyncio.to_thread(self._store.metrics)
 
     async def flush(self) -> None:
         """Return when every ack and nack so far is durable."""

@@ -34,7 +34,7 @@ def batches_of(topic: MessageEncoder, table: Any) -> Iterator[tuple[int, Encoded
     and partition.
 
     Raises:
-        BadColumn, MessageTooLarge, TopicNotFound: before anything is given.
+        BadColumn, BadArgument, MessageTooLarge, TopicNotFound: before anything is given.
     """
     names = table.schema.names
     if "value" not in names:
@@ -47,6 +47,8 @@ def batches_of(topic: MessageEncoder, table: Any) -> Iterator[tuple[int, Encoded
     }
     if not table.num_rows:
         return iter(())
+    if "priority" in columns:
+        topic.check_priorities(library().compute.max(columns["priority"]).as_py())
     size = from_arrow.sizes(columns)
     topic.check_size(library().compute.max(size).as_py())
     partitions = _partitions(topic, columns.get("key"), table["partition"] if "partition" in names else None, table.num_rows)

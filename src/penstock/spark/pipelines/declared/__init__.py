@@ -8,5 +8,5 @@ PySpark, so a bad file is refused before a Java starts.
 Each sink is a streaming query of its own, with a checkpoint of its own under the pipeline's folder, and so exactly once by itself. Two
 sinks read their sources twice; neither waits for the other.
 
-docs/reference/pipeline-file.md is for users; docs/adr/0031-declared-pipelines.md says why it is so.
+docs/reference/pipeline-file.md is for users; docs/adr/0030-declared-pipelines.md says why it is so.
 """

@@ -23,13 +23,22 @@ if TYPE_CHECKING:
 CONFIG = """
 [checks]
 # A topic may have been created with a limit of one byte; and the server with one of a few topics.
-positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 413, 503]
+positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 413, 431, 503]
+# What is too long for a request line is not looked at.
+negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429, 431, "5xx"]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
 
 [[operations]]
 include-operation-id = "publish"
 # It has a header of its own, and so the tool believes that all other headers are to be refused.
 checks.negative_data_rejection.enabled = false
+# The topic may have been created without priorities.
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 401, 403, 404, 409, 413, 503]
+
+[[operations]]
+include-operation-id = "compact"
+# The topic may have been created without compaction.
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 401, 403, 404, 409, 413, 503]
 """
 
 

@@ -12,8 +12,8 @@ EXTRAS ?= dev
 ARGS ?=
 # The oldest that is supported.
 PYSPARK ?= 4.2.1
-# The test processes; two also show what a test wrongly shares with others. Those of Spark share one (loadgroup), for its Java.
-WORKERS ?= 2
+# The test processes: one more than cores, since many tests wait for a disk or another process.
+WORKERS ?= 3
 bin := $(VENV)/bin
 
 .PHONY: help setup test test-spark demo lint lint-rules lint-format lint-types lint-imports format long bench bench-server bench-peers plot fuzz clean

@@ -99,13 +99,14 @@ def test_adoptions_of_a_fixed_seed() -> None:
 
 
 @pytest.mark.long
-def test_many_adoptions(seed: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_many_adoptions(seed: int, part: int) -> None:
     """The same for longer."""
-    seed = 1_000_000 + seed % 1_000_000
-    explored = [_explore(seed + number, steps=40, states=5) for number in range(8)]
+    seed = 1_000_000 * (part + 1) + seed % 1_000_000
+    explored = [_explore(seed + number, steps=40, states=5) for number in range(4)]
     links = sum(one.links for one in explored)
     print(f"seed {seed}: {sum(one.states for one in explored)} states, {links} adoptions")
-    assert links > 20
+    assert links > 10
 
 
 # -- bugs that the exploration must find ----------------------------------------------------------------------------

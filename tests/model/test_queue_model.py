@@ -20,12 +20,15 @@ TestLanesModel = LanesMachine.TestCase
 TestLanesModel.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 
 
-class LongQueueMachine(QueueMachine):
-    """The same, longer."""
+def _long(number: int) -> Any:
+    """A quarter of 2,000 histories: four test processes may share them."""
+    machine: Any = type(f"LongQueueMachine{number}", (QueueMachine,), {})
+    case = pytest.mark.timeout(900)(pytest.mark.long(machine.TestCase))
+    case.settings = settings(max_examples=500, stateful_step_count=50, deadline=None)
+    return case
 
 
-TestQueueModelLong = pytest.mark.long(LongQueueMachine.TestCase)
-TestQueueModelLong.settings = settings(max_examples=2_000, stateful_step_count=50, deadline=None)
+TestQueueModelLong1, TestQueueModelLong2, TestQueueModelLong3, TestQueueModelLong4 = map(_long, range(1, 5))
 
 
 # -- the same with weights ----------------------------------------------------------------------------------------------
@@ -170,8 +173,7 @@ def test_what_moved_to_one_who_held_many_is_suspect() -> None:
 
 
 @pytest.mark.long
-def test_many_random_histories(seed: int) -> None:
+@pytest.mark.parametrize(("kind", "count"), [(QueueMachine, 250), (LanesMachine, 150), (MortalMachine, 100)])
+def test_many_random_histories(seed: int, kind: type[QueueMachine], count: int) -> None:
     """The same, more."""
-    _check_histories(seed + 1, 250, 120)
-    _check_histories(seed + 2, 150, 120, LanesMachine)
-    _check_histories(seed + 3, 100, 120, MortalMachine)
+    _check_histories(seed + 1, count, 120, kind)

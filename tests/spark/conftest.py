@@ -34,6 +34,7 @@ SETTINGS = {
 """Quick to start, and quick with few rows."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All on one process, where tests run on several: each would start a Java of its own."""
     for item in items:

@@ -203,7 +203,7 @@ def check_round_trip(spark: SparkSession, folder: Path, rows: list[Any]) -> None
     """The same values, and in each partition the same order."""
     path = str(folder / "store")
     with open_store(path) as store:
-        store.create_topic("t", partitions=3)
+        store.create_topic("t", partitions=3, priorities=True)
     save(spark.createDataFrame(rows, MESSAGE).coalesce(1), path, topic="t")
     frame = load(spark, path, includeHeaders="true", includeDelivery="true").orderBy("partition", "offset").collect()
     for number in range(3):
@@ -228,7 +228,7 @@ def test_data_frames_keep_types_and_order(
 
 
 @pytest.mark.long
-@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
 @given(rows=messages)
 def test_many_data_frames_keep_types_and_order(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]

@@ -44,11 +44,16 @@ def flipped(content: bytes, at: int, bit: int) -> bytes:
     return b"%b%c%b" % (content[:at], content[at] ^ 1 << bit, content[at + 1 :])
 
 
-def flips(store: Store, kind: str, *, every_bit: bool) -> Iterator[Fault]:
-    """One flipped bit at a time: all eight bits of each byte, or one of them, which is another one from byte to byte."""
+def flips(store: Store, kind: str, *, every_bit: bool, half: int | None = None) -> Iterator[Fault]:
+    """
+    One flipped bit at a time: all eight bits of each byte, or one of them, which is another one from byte to byte.
+
+    *half*: of all bits every second one, in turns from byte to byte; which, an even or odd number tells.
+    """
     for path, content in files_of(store, kind).items():
         for at in places(content):
-            for bit in range(8) if every_bit else (at * 5 % 8,):
+            bits = range(8) if half is None else range((at + half) % 2, 8, 2)
+            for bit in bits if every_bit else (at * 5 % 8,):
                 yield Fault(f"{path} byte {at} bit {bit}", path, store.with_file(path, flipped(content, at, bit)))
 
 

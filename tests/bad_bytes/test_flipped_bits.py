@@ -29,7 +29,7 @@ from tests.bad_bytes.stores import (
 AFTER_A_POWER_CUT = ("powerless", "referring")
 
 
-def examine_flips(condition: str, kind: str, *, every_bit: bool) -> None:
+def examine_flips(condition: str, kind: str, *, every_bit: bool, half: int | None = None) -> None:
     """Flip bits in all files of a kind; fails unless each flip is harmless or reported."""
     store = STORES[condition]()
     # Either checkpoint alone is enough to recover, and after an orderly closing nobody needs the journal.
@@ -38,7 +38,7 @@ def examine_flips(condition: str, kind: str, *, every_bit: bool) -> None:
     def allows(fault: Fault, outcome: str) -> bool:
         return outcome == "whole" or (outcome != "SilentLoss" and not must_be_whole)
 
-    faults = flips(store, kind, every_bit=every_bit)
+    faults = flips(store, kind, every_bit=every_bit, half=half)
     if kind == "journal" and condition in AFTER_A_POWER_CUT:
         begin, end = last_frame(store)
         last = max(files_of(store, "journal"))
@@ -63,9 +63,9 @@ def test_a_flipped_bit_in_each_byte_is_harmless_or_reported(condition: str, kind
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("condition", STORES)
-def test_each_flipped_bit_is_harmless_or_reported_in_every_condition(condition: str, kind: str) -> None:
-    """All bits of what the test above flips in part."""
-    examine_flips(condition, kind, every_bit=True)
+def test_each_flipped_bit_is_harmless_or_reported_in_every_condition(condition: str, kind: str, seed: int) -> None:
+    """All bits of what the test above flips in part; except in two conditions half of them, and another half in the next run."""
+    examine_flips(condition, kind, every_bit=True, half=None if condition in ("closed", "killed") else seed)
 
 
 @pytest.mark.parametrize("condition", AFTER_A_POWER_CUT)

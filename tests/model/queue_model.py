@@ -359,6 +359,9 @@ def i15_what_is_ready_is_delivered(model: GroupModel, ready: list[Place], *, alo
             first.setdefault(place[0], place)
         # Nothing behind a suspect either, as long as somebody has it.
         waiting |= {partition for partition, _ in model.now.suspects & model.leases.keys()}
+        if suspect_in_hand:
+            # Nor beside one that must wait for another suspect, wherever that is.
+            waiting |= {place[0] for place in ready if place in model.now.suspects}
         ready = [place for place in first.values() if place[0] not in waiting]
     if suspect_in_hand:
         ready = [place for place in ready if place not in model.now.suspects]

@@ -173,7 +173,7 @@ def test_what_moved_to_one_who_held_many_is_suspect() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "count"), [(QueueMachine, 250), (LanesMachine, 150), (MortalMachine, 100)])
+@pytest.mark.parametrize(("kind", "count"), [(QueueMachine, 150), (LanesMachine, 100), (MortalMachine, 50)])
 def test_many_random_histories(seed: int, kind: type[QueueMachine], count: int) -> None:
     """The same, more."""
     _check_histories(seed + 1, count, 120, kind)

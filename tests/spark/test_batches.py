@@ -228,7 +228,7 @@ def test_data_frames_keep_types_and_order(
 
 
 @pytest.mark.long
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
 @given(rows=messages)
 def test_many_data_frames_keep_types_and_order(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]

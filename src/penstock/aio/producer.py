@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import ProducerFull
+from penstock.store.future import CALLBACKS
+from penstock.store.producer import CALLBACK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -68,8 +70,13 @@ class AsyncProducer:
             return promise
 
     async def flush(self) -> None:
-        """Commit all that was sent."""
-        await asyncio.to_thread(self._producer.flush)
+        """Commit all that was sent; the promises are done then."""
+        await asyncio.to_thread(self._flush)
+
+    def _flush(self) -> None:
+        self._producer.flush()
+        # Another thread tells the promises: without this the last of them could come a moment after this returns.
+        CALLBACKS.drain(CALLBACK_SECONDS)
 
     @property
     def pending(self) -> int:

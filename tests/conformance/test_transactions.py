@@ -374,3 +374,16 @@ def test_a_message_of_a_transaction_that_waits_for_the_disk_goes_to_nobody_else(
     assert position(store, "in", "g") == 1
     other.close()
     consumer.close()
+
+
+def test_a_topic_that_is_deleted_meanwhile_drops_the_whole_transaction(store: Store) -> None:
+    """It is told by the commit, and the store goes on."""
+    store.create_topic("gone", partitions=2)
+    transaction = store.transaction()
+    transaction.publish("kept", b"x")
+    transaction.publish("gone", b"x", partition=0)
+    transaction.publish("gone", b"y", partition=1)
+    store.delete_topic("gone")
+    with pytest.raises(TopicNotFound):
+        transaction.commit()
+    assert store.publish("kept", b"z").offset == 0

@@ -112,6 +112,10 @@ class FrameEntry(NamedTuple):
     body: memoryview
 
 
+pack_entry = _ENTRY.pack
+"""kind, 0, 0, bytes that follow, owner, count: for who packs many and cannot call a function for each."""
+
+
 def batch_entry(log_id: int, data: bytearray) -> tuple[bytes, bytearray]:
     """A batch entry as two buffers, so that the batch is not copied; batches are multiples of 8 already."""
     return _ENTRY.pack(ENTRY_BATCH, 0, 0, 8 + len(data), log_id, 0), data

@@ -55,7 +55,7 @@ from penstock.format.batch_header import (
     stamp,
 )
 from penstock.format.checkpoint import LogRow
-from penstock.format.frame import Reference, batch_entry
+from penstock.format.frame import ENTRY_BATCH, Reference, pack_entry
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
 from penstock.journal.small_file import read_small_file
@@ -65,7 +65,7 @@ from penstock.log.segment import Segment, remove_segment, segment_name
 from penstock.values import SyncMode, batch_bytes_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.files import Buffer, FileSystem
     from penstock.format.batch import Batch, EncodedBatch
@@ -902,6 +902,42 @@ class PartitionLog:
 
 # A function of the logs, as `PartitionLog.plan` is of one.
 # ruff: noqa: SLF001
+def all_have_room(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch]) -> bool:
+    """Whether each of *logs* has room for its batch, as `has_room` says of one."""
+    for log, batch in zip(logs, batches, strict=True):
+        tail, end = log._tail, log._tail_position + len(batch.data)
+        if tail is None or end > tail.reserved_end or end > log._roll_position or log._rolls_by_count_or_age:
+            return False
+    return True
+
+
+def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog, OSError], None]) -> None:
+    """`apply_planned` of each of *logs*."""
+    for log in logs:
+        alone = log._alone
+        try:
+            if alone is not None and alone[0] is log._active:
+                alone[0].write_one(alone[1], alone[2], alone[3], alone[4])
+                log._alone = None
+            else:
+                log.apply_planned()
+        except OSError as error:
+            on_error(log, error)
+
+
+def planned_ends(logs: Iterable[PartitionLog]) -> list[tuple[int, int]]:
+    """The word of each log in the shared positions, and its `planned_end`."""
+    return [(log.end_word, log._end) for log in logs]
+
+
+def commit_planned(logs: Iterable[PartitionLog]) -> None:
+    """`commit_planned` of each of *logs*."""
+    for log in logs:
+        log.committed_end = log._end
+        if log._waiting or log._listeners:
+            log._wake_readers()
+
+
 def plan_together(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch], now_us: int, parts: list[Buffer]) -> list[int]:
     """
     `plan` one batch in each of *logs*, none of them twice; add the batches to the *parts* of a frame and return their offsets.
@@ -924,9 +960,11 @@ def plan_together(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch],
         if epoch > log._epoch_noted or data[14] & FLAG_PRODUCER:
             log._note_state(batch, first, now_us, epoch)
         log._end = first + batch.offset_span
-        log._tail_position += len(data)
+        length = len(data)
+        log._tail_position += length
         first_offsets.append(first)
-        parts += batch_entry(log.log_id, data)
+        # As `batch_entry`.
+        parts += pack_entry(ENTRY_BATCH, 0, 0, 8 + length, log.log_id, 0), data
     return first_offsets
 
 

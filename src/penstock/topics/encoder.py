@@ -47,7 +47,7 @@ class MessageEncoder:
         self.clock = clock or SystemClock()
         self._limit = settings.max_message_bytes
         # A value of so many bytes at most needs no second look: it is allowed, and too short to be compressed.
-        self._single_limit = self._limit if self.codec is Codec.NONE else min(self._limit, COMPRESS_FROM_BYTES - 1)
+        self.single_limit = self._limit if self.codec is Codec.NONE else min(self._limit, COMPRESS_FROM_BYTES - 1)
         self._turn = 0
 
     def check_partition(self, partition: object) -> int:
@@ -95,7 +95,7 @@ class MessageEncoder:
             and timestamp is None
             and dedup_key is None
             and options is None
-            and len(value) <= self._single_limit
+            and len(value) <= self.single_limit
         ):
             # The way that most messages go.
             return encode_single(value), None
@@ -126,7 +126,7 @@ class MessageEncoder:
 
     def single(self, value: bytes) -> EncodedBatch:
         """A value whose size is allowed, and nothing else, as a batch."""
-        if len(value) <= self._single_limit:
+        if len(value) <= self.single_limit:
             return encode_single(value)
         return encode_batch([value], codec=self.codec, level=self.level)
 

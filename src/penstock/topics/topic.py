@@ -65,7 +65,7 @@ class Topic(MessageEncoder):
             and timestamp is None
             and dedup_key is None
             and options is None
-            and len(value) <= self._single_limit
+            and len(value) <= self.single_limit
         ):
             # The way that most messages go.
             batch = encode_single(value)

@@ -47,7 +47,17 @@ from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
-from penstock.log.partition_log import LogIdentity, PartitionLog, SyncWork, out_of_descriptors, plan_together
+from penstock.log.partition_log import (
+    LogIdentity,
+    PartitionLog,
+    SyncWork,
+    all_have_room,
+    apply_planned,
+    commit_planned,
+    out_of_descriptors,
+    plan_together,
+    planned_ends,
+)
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
@@ -890,10 +900,11 @@ class Volume:
         logs, batches, others = ticket.logs, ticket.batches, ticket.others
         try:
             # As in `_prepare_changes`.
-            for log, batch in zip(logs, batches, strict=True):
-                if not log.has_room(len(batch.data)):
-                    log.make_room(len(batch.data), batch.count, now_us)
-        except Unavailable as error:
+            if not all_have_room(logs, batches):
+                for log, batch in zip(logs, batches, strict=True):
+                    if not log.has_room(len(batch.data)):
+                        log.make_room(len(batch.data), batch.count, now_us)
+        except (Unavailable, TopicNotFound) as error:
             ticket.finish(error)
             return
         parts = prepared.parts
@@ -1000,11 +1011,7 @@ class Volume:
     def apply(self, prepared: _Prepared) -> None:
         """Write what is committed to the logs and show it. Called by the cycle's leader only."""
         logs = prepared.logs
-        for log in logs:
-            try:
-                log.apply_planned()
-            except OSError as error:
-                self._apply_with_reserve(log, error)
+        apply_planned(logs, self._apply_with_reserve)
         self._move_ends(logs)
         for change in prepared.log_starts:
             change.log.log_start = max(change.log.log_start, change.offset)
@@ -1025,9 +1032,8 @@ class Volume:
     def _move_ends(self, logs: Collection[PartitionLog]) -> None:
         """Move the committed ends: in the shared file as one step, then for the threads of this process."""
         if logs:
-            self._positions.set_ends([(log.end_word, log.planned_end) for log in logs])
-            for log in logs:
-                log.commit_planned()
+            self._positions.set_ends(planned_ends(logs))
+            commit_planned(logs)
 
     def abandon(self) -> None:
         """The disk failed: mark the positions as not to be trusted, and let go of what is held."""

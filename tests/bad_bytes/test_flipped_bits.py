@@ -1,8 +1,8 @@
 """
 One flipped bit anywhere in a store: all is read back as it was written, or a typed error says that it is not.
 
-One bit of each byte of every file is flipped, another one from byte to byte, in stores of every condition; the long run flips every bit of closed
-and killed stores, and of the others half of all bits, which depends on the seed.
+One bit of each byte of every file is flipped, another one from byte to byte, in stores of every condition. The long run flips
+every bit of closed and killed stores, and half of all bits of the others; which half, the seed says.
 Of preallocated zeros that lie more than 64 bytes behind the last byte in use (journal files, `positions`) every 97th byte is tried.
 """
 

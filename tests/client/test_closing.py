@@ -56,7 +56,7 @@ def test_closing_during_an_outage_does_not_wait_for_the_server(proxy: Proxy, cli
     client.create_topic("orders")
     client.subscribe("orders", "workers")
     proxy.refuse()
-    eventually(lambda: client._connection._socket is None)  # type: ignore[attr-defined]
+    eventually(lambda: client._connection._channel is None)  # type: ignore[attr-defined]
     waiting = later(lambda: client.publish("orders", b"x"))
     time.sleep(0.05)
     later(client.close).result(3)

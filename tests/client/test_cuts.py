@@ -43,7 +43,7 @@ def cut_everywhere(proxy: Proxy, client: Any, call: Callable[[Callable[[], None]
             proxy.spare()
             if proxy.cuts == cuts:
                 break
-            eventually(lambda: client._connection._socket is not None)
+            eventually(lambda: client._connection._channel is not None)
             client.topics()
         else:
             raise AssertionError("the call never got through whole")

@@ -87,7 +87,7 @@ def test_closing_a_consumer_sends_what_it_acked(served: Served) -> None:
 
 def test_a_late_ack_is_told_by_the_next_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its place: the group was moved, so it changed nothing."""
-    monkeypatch.setattr("penstock.client.connection.SOON_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.client.background.SOON_SECONDS", 0.001)
     client: Any = served.client()
     client.create_topic("orders")
     client.publish_many("orders", [b"x"] * 3)

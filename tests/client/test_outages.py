@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def connected(client: Any) -> bool:
     """Whether a client has a connection now."""
-    return client._connection._socket is not None
+    return client._connection._channel is not None
 
 
 def lose(proxy: Proxy, client: Any) -> None:

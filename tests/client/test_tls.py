@@ -73,7 +73,7 @@ def test_threads_that_send_and_read_at_once_are_never_both_inside(client: Any, s
     """Publishing, consuming and acking, in several threads of one connection."""
     client.create_topic("orders", sync="os")
     consumer = client.subscribe("orders", "workers")
-    made = client._connection._socket
+    made = client._connection._channel._made
     assert isinstance(made, TlsSocket)
     alone = _Alone(made._object)
     made._object = alone  # type: ignore[assignment]

@@ -13,14 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.opening import Opened, Opening
-from penstock.client.connection import ConnectionLost
+from penstock.client.pending import ConnectionLost
 from penstock.errors import Closed
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from penstock.client.connection import Connection, Pending
+    from penstock.client.connection import Connection
+    from penstock.client.pending import Pending
     from penstock.errors import PenstockError
     from penstock.files import Buffer
     from penstock.wire.frame import Frame

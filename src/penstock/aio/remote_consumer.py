@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from penstock.aio.consumer import AsyncConsumer, AsyncDelivery, _plain
 from penstock.arguments import check_seconds, check_wait, check_whole_number
-from penstock.client.connection import ConnectionLost
 from penstock.client.consumer import ranges_of
+from penstock.client.pending import ConnectionLost
 from penstock.errors import BadArgument, Closed, LeaseExpired
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.aio.remote_calls import RemoteCalls
-    from penstock.client.connection import Pending
     from penstock.client.consumer import RemoteConsumer
     from penstock.client.delivery import RemoteDelivery
+    from penstock.client.pending import Pending
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer
 

@@ -19,9 +19,9 @@ from penstock.aio.remote_consumer import PAUSE_SECONDS, AsyncRemoteConsumer
 from penstock.aio.remote_transaction import AsyncRemoteTransaction
 from penstock.aio.store import AsyncStore
 from penstock.arguments import check_whole_number
-from penstock.client.connection import ConnectionLost
 from penstock.client.consumer import RemoteConsumer
 from penstock.client.dead_letter_box import chosen_offsets, wanted_offsets
+from penstock.client.pending import ConnectionLost
 from penstock.client.store import check_topic_name, for_server, rewritten_of, stage_ids, stricter
 from penstock.errors import OutcomeUnknown, SequenceGap, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from penstock.aio.consumer import AsyncConsumer
     from penstock.aio.opening import Opening
-    from penstock.client.connection import Pending
+    from penstock.client.pending import Pending
     from penstock.client.store import RemoteStore
     from penstock.format.batch import EncodedBatch
     from penstock.store.store import Store, TopicInfo

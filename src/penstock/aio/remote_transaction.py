@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from penstock.aio.transaction import AsyncTransaction
-from penstock.client.connection import ConnectionLost
+from penstock.client.pending import ConnectionLost
 from penstock.errors import LeaseExpired
 from penstock.wire.calls import Call
 

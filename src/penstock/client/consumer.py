@@ -23,8 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
-from penstock.client.connection import ConnectionLost, Waiter
 from penstock.client.delivery import RemoteDelivery
+from penstock.client.pending import ConnectionLost, Waiter
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
@@ -36,7 +36,8 @@ from penstock.wire.failures import decode_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.client.connection import Connection, Pending
+    from penstock.client.connection import Connection
+    from penstock.client.pending import Pending
     from penstock.wire.frame import Frame
 
 READ_AHEAD_MAX = 100
@@ -362,7 +363,7 @@ class RemoteConsumer:
         if is_full:
             self._send_acks()
         if begins:
-            self._connection.soon(self._send_acks)
+            self._connection.soon.add(self._send_acks)
         return True
 
     def _send_acks(self) -> bool:

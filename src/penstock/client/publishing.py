@@ -23,7 +23,8 @@ from penstock.wire.frame import encode_fields
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.client.connection import Connection, Pending
+    from penstock.client.connection import Connection
+    from penstock.client.pending import Pending
     from penstock.format.batch import EncodedBatch
     from penstock.topics.encoder import MessageEncoder
 
@@ -215,7 +216,7 @@ class RemoteOutlet:
                 first = None if pending.frame is None else whole(pending.frame.fields, "offset")
             except BadBytes as wrong:
                 error = wrong
-            self._connection.defer(lambda: commitment.finish(first, error))
+            self._connection.deferred.add(lambda: commitment.finish(first, error))
 
         fields = {"topic": self.topic.name, "partition": partition}
         try:

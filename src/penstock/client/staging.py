@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.client.connection import ConnectionLost
+from penstock.client.pending import ConnectionLost
 from penstock.errors import PenstockError, Unavailable, UsageError
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns

@@ -14,9 +14,10 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
-from penstock.client.connection import Connection, ConnectionLost
+from penstock.client.connection import Connection
 from penstock.client.consumer import RemoteConsumer
 from penstock.client.dead_letter_box import RemoteDeadLetters
+from penstock.client.pending import ConnectionLost
 from penstock.client.publishing import Lanes, RemoteOutlet
 from penstock.client.reading import remote_logs
 from penstock.client.staging import RemoteStage

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import shown
-from penstock.client.connection import ConnectionLost
 from penstock.client.consumer import ranges_of
 from penstock.client.delivery import RemoteDelivery
+from penstock.client.pending import ConnectionLost
 from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, PenstockError, UsageError
 from penstock.topics.encoder import Columns, MessageEncoder
 from penstock.topics.options import options

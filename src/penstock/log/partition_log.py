@@ -911,23 +911,22 @@ def all_have_room(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch])
     return True
 
 
-def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog, OSError], None]) -> None:
-    """`apply_planned` of each of *logs*."""
+def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog, OSError], None]) -> list[tuple[int, int]]:
+    """`apply_planned` of each of *logs*; returns the word of each in the shared positions, and its `planned_end`."""
+    ends = []
     for log in logs:
         alone = log._alone
         try:
             if alone is not None and alone[0] is log._active:
-                alone[0].write_one(alone[1], alone[2], alone[3], alone[4])
+                segment, batch, first_offset, append_time_us, max_time_us = alone
+                segment.write_one(batch, first_offset, append_time_us, max_time_us)
                 log._alone = None
             else:
                 log.apply_planned()
         except OSError as error:
             on_error(log, error)
-
-
-def planned_ends(logs: Iterable[PartitionLog]) -> list[tuple[int, int]]:
-    """The word of each log in the shared positions, and its `planned_end`."""
-    return [(log.end_word, log._end) for log in logs]
+        ends.append((log.end_word, log._end))
+    return ends
 
 
 def commit_planned(logs: Iterable[PartitionLog]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.session import OUTSTANDING_MAX
+from penstock.broker.calls_under_way import OUTSTANDING_MAX
 from penstock.broker.subscription import expand_tags
 from penstock.errors import BadArgument, Corrupt, PenstockError, ReservedName, UsageError
 from penstock.format.batch import Batch, encode_batch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import session
+from penstock.broker.publishing import LOOP_BYTES_MAX
 from penstock.format.batch import encode_batch
 from penstock.wire.calls import Call
 from penstock.wire.frame import ANSWER
@@ -33,7 +33,7 @@ def test_long_and_short_batches_of_one_connection_stay_in_order(served: Served, 
     """The long ones are checked in a thread; what comes behind them waits there."""
     served.store.create_topic("orders", sync=sync, max_message_bytes=1 << 20)
     raw = served.raw()
-    sent = [bytes([number]) * (session.LOOP_BYTES_MAX + 1_000 if number % 5 == 0 else 10) for number in range(40)]
+    sent = [bytes([number]) * (LOOP_BYTES_MAX + 1_000 if number % 5 == 0 else 10) for number in range(40)]
     for value in sent:
         publish(raw, [value])
     answers = [raw.read() for _ in sent]
@@ -42,9 +42,9 @@ def test_long_and_short_batches_of_one_connection_stay_in_order(served: Served, 
 
 
 def test_a_batch_that_is_refused_in_line_is_told_and_those_behind_it_are_stored(served: Served) -> None:
-    served.store.create_topic("orders", max_message_bytes=session.LOOP_BYTES_MAX)
+    served.store.create_topic("orders", max_message_bytes=LOOP_BYTES_MAX)
     raw = served.raw()
-    numbers = [publish(raw, [bytes(session.LOOP_BYTES_MAX + 1)]), publish(raw, [b"behind"])]
+    numbers = [publish(raw, [bytes(LOOP_BYTES_MAX + 1)]), publish(raw, [b"behind"])]
     found = {one.correlation: one for one in (raw.read(), raw.read()) if one is not None}
     assert found[numbers[0]].fields["code"] == "MESSAGE_TOO_LARGE"
     assert found[numbers[1]].fields["offset"] == 0
@@ -133,7 +133,7 @@ def test_a_transaction_whose_consumer_is_closed_meanwhile_is_answered(served: Se
     assert inside.wait(10)
     for one in sessions:
         assert one is not None
-        one._subscriptions.clear()
+        one._consumers._subscriptions.clear()
     go_on.set()
     waiting.result(10)
     eventually(lambda: served.values("out") == [b"result"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Store
-from penstock.broker.session import _adopt
+from penstock.broker.batches import adopt
 from penstock.errors import BadArgument, BadBytes, BadSetting, BatchTooLarge, MessageTooLarge, PenstockError, UsageError
 from penstock.format import columns as c
 from penstock.format import compression
@@ -107,7 +107,7 @@ def test_a_codec_without_its_library_is_refused_at_once(codec: str, monkeypatch:
 
 def take_in(topic: Topic, batch: EncodedBatch) -> EncodedBatch:
     """What the server does with the bytes of a publish."""
-    return _adopt(topic, bytes(stamped(batch).data))
+    return adopt(topic, bytes(stamped(batch).data))
 
 
 @pytest.mark.parametrize(

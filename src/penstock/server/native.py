@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._is_taking = False
             self._flush()
-        if self._session is not None and self._session.is_full:
+        if self._session is not None and self._session.under_way.is_full:
             self._hold()
 
     def pause_writing(self) -> None:
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.store, self._send, self._listener.completions, principal, self._send_now,
             auto_create=self._listener.auto_create,
         )  # fmt: skip
-        self._session.on_room = self._look_for_room
+        self._session.under_way.on_room = self._look_for_room
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
 
     def _end(self, call: int, correlation: int, error: PenstockError) -> None:
@@ -231,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _look_for_room(self) -> None:
-        if self._is_held and self._session is not None and self._session.has_room:
+        if self._is_held and self._session is not None and self._session.under_way.has_room:
             self._is_held = False
             self._read_on()
 
@@ -247,12 +247,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def outstanding(self) -> int:
         """Calls that run."""
-        return 0 if self._session is None else self._session.outstanding
+        return 0 if self._session is None else self._session.under_way.outstanding
 
     def finish(self) -> None:
         """The server stops: end the calls that wait for messages, so that the others can be waited for."""
         if self._session is not None:
-            self._session.end_waits()
+            self._session.under_way.end_waits()
 
     def abort(self) -> None:
         """Hang up now."""

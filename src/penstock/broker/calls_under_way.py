@@ -1,0 +1,138 @@
+"""
+The calls of one connection that are under way: how many, and whether more may be read.
+
+Calls that wait for messages are counted apart: only other calls may bring what they wait for, so they must not keep those out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock.broker.replies import Answer, Replies
+    from penstock.wire.frame import Frame
+
+OUTSTANDING_MAX = 1_000
+PUBLISHING_BYTES_MAX = 64 * 1024 * 1024
+"""Calls, and bytes of publishes, of one connection that may be under way; more wait in its socket."""
+WAITING_MAX = 10_000
+LARGE_ANSWERS_MAX = 4
+"""What one connection may have open."""
+
+
+class _AnsweredError(Exception):
+    """The call was answered already."""
+
+
+class CallsUnderWay:
+    """Calls that have begun and are not answered. All methods run in the event loop."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: set[int] = set()
+        self._large_answers = asyncio.Semaphore(LARGE_ANSWERS_MAX)
+        self._publishing = 0
+        self._publishing_bytes = 0
+        self.on_room: Callable[[], None] = lambda: None
+        """Called whenever a call has ended, so that more may be read."""
+
+    @property
+    def outstanding(self) -> int:
+        """Calls that run; those that wait for messages do not count."""
+        return len(self._tasks) - len(self._waiting) + self._publishing
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more calls should be read for now."""
+        return self.outstanding > OUTSTANDING_MAX or self._publishing_bytes > PUBLISHING_BYTES_MAX
+
+    @property
+    def has_room(self) -> bool:
+        """Whether reading may go on."""
+        return self.outstanding <= OUTSTANDING_MAX // 2 and self._publishing_bytes <= PUBLISHING_BYTES_MAX // 2
+
+    def check_new(self, frame: Frame) -> None:
+        """Raise `UsageError` if a call with this number still runs."""
+        if frame.correlation in self._tasks:
+            raise UsageError(f"correlation {frame.correlation} belongs to a call that still runs")
+
+    def begin(self, frame: Frame, work: Coroutine[Any, Any, Answer]) -> None:
+        """Run *work*, and answer with what it returns or raises."""
+        task = asyncio.get_running_loop().create_task(self._run(frame, work))
+        self._tasks[frame.correlation] = task
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._tasks.pop(frame.correlation, None)
+            self.on_room()
+
+        task.add_done_callback(done)
+
+    async def _run(self, frame: Frame, work: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            fields, payload = await work
+        except _AnsweredError:
+            pass
+        except asyncio.CancelledError:
+            self._replies.refuse(frame, Unavailable("the call was cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not end other clients' sessions
+            self._replies.refuse(frame, error)
+        else:
+            self._replies.answer(frame, fields, payload)
+
+    async def when_writable(self, later: Callable[[Frame], Answer], frame: Frame) -> Answer:
+        """A large answer is made when the connection has room for it."""
+        async with self._large_answers:
+            await self._replies.writable.wait()
+            answer = await asyncio.to_thread(later, frame)
+            self._replies.answer(frame, *answer)
+        raise _AnsweredError
+
+    def begin_publish(self, size: int) -> None:
+        """A publish of *size* bytes has begun, which is no task."""
+        self._publishing += 1
+        self._publishing_bytes += size
+
+    def end_publish(self, size: int) -> None:
+        """It has ended, either way."""
+        self._publishing -= 1
+        self._publishing_bytes -= size
+        self.on_room()
+
+    def begin_wait(self, frame: Frame) -> None:
+        """The call waits for messages from now on, until `end_wait`. Raises `Unavailable` if too many do."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise Unavailable(f"{WAITING_MAX:,} calls of this connection wait for messages already")
+        self._waiting.add(frame.correlation)
+
+    def end_wait(self, frame: Frame) -> None:
+        """The call waits no longer."""
+        self._waiting.discard(frame.correlation)
+
+    def cancel(self, frame: Frame) -> Answer:
+        """The client asks to end a call that waits; others have begun to change something."""
+        correlation = frame.fields.get("correlation")
+        if correlation in self._waiting:
+            self._cancel(correlation)
+        return {}, []
+
+    def end_waits(self) -> None:
+        """End the calls that wait for messages."""
+        for correlation in self._waiting:
+            self._cancel(correlation)
+
+    def end_all(self) -> None:
+        """End all calls: nobody is there for their answers."""
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    def _cancel(self, correlation: int) -> None:
+        task = self._tasks.get(correlation)
+        if task is not None:
+            task.cancel()

@@ -23,6 +23,7 @@ from penstock.files import RealFileSystem
 from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
+from penstock.log.coalescing import packing_of
 from penstock.log_events import event
 from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
@@ -603,9 +604,11 @@ class Store:
     def _dead_letter(self, move: Move) -> None:
         """Write a dead letter and finish its source in one frame. Raises `PenstockError`: nothing was changed."""
         group = move.group
-        target = self._catalog.dead_letters_of(self._catalog.by_id(group.topic_id))
+        source = self._catalog.by_id(group.topic_id)
+        target = self._catalog.dead_letters_of(source)
+        letter = dead_letter(move, *packing_of(source.settings))
         ticket = self._volume.submit_changes(
-            [Append(target.logs[0], dead_letter(move)), Other(GROUPS_OWNER, group.finished_by_move(move))]
+            [Append(target.logs[0], letter), Other(GROUPS_OWNER, group.finished_by_move(move))]
         )
 
         def done(finished: Ticket) -> None:

@@ -207,6 +207,9 @@ class PartitionLog:
         self._names_lock = threading.Lock()
         self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
         self._sizes: dict[int, int] = {}
+        self._replaced = 0
+        self._counted: tuple[list[int], int, int] = ([], 0, 0)
+        """For which list of segments, after how many were rewritten, the bytes of all but the last were added up, and what they are."""
         self._uses = 0
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a segment was rewritten."""
@@ -833,6 +836,29 @@ class PartitionLog:
             file.close()
         return size
 
+    @property
+    def stored_bytes(self) -> int:
+        """
+        The length of its segments' files. Reads no data; the sealed ones are counted when there is another of them, or one was rewritten.
+
+        Of a segment that is removed meanwhile nothing is counted.
+        """
+        firsts, replaced = self._firsts, self._replaced
+        if not firsts:
+            return 0
+        known_firsts, known_replaced, sealed = self._counted
+        # The list is never changed, but replaced by another.
+        if known_firsts is not firsts or known_replaced != replaced:
+            sealed = sum(map(self._bytes_if_there, firsts[:-1]))
+            self._counted = firsts, replaced, sealed
+        return sealed + self._bytes_if_there(firsts[-1])
+
+    def _bytes_if_there(self, first: int) -> int:
+        try:
+            return self.segment_bytes(first)
+        except FileNotFoundError:
+            return 0
+
     def drop_before(self, log_start: int) -> tuple[int, int]:
         """
         Remove the segments that end at or before *log_start*, which is durable already; return (segments, bytes).
@@ -870,6 +896,7 @@ class PartitionLog:
         # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
         self._loaded[segment.first_offset] = segment
         self._sizes.pop(segment.first_offset, None)
+        self._replaced += 1
         self.on_replaced()
 
     def delete(self) -> None:

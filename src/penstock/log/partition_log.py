@@ -1103,7 +1103,7 @@ def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | Non
 def rebuild_index(segment: Segment) -> None:
     """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
     view = segment.content()
-    position = SEGMENT_HEADER_BYTES
+    position = noted = SEGMENT_HEADER_BYTES
     time_us = segment.header.base_time_us
     while position < segment.position:
         try:
@@ -1114,3 +1114,6 @@ def rebuild_index(segment: Segment) -> None:
             segment.index.add(header.first_offset, time_us, position)
             time_us = header.max_time_us
         position += header.total_bytes
+        if position - noted >= READ_BYTES_DEFAULT:
+            segment.note_read(position - noted)
+            noted = position

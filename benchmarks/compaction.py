@@ -2,8 +2,9 @@
 Compaction of many messages of few keys: time, memory, what is left, and what readers and writers get done meanwhile.
 
 `python -m benchmarks.compaction [--quick] [--messages N] [--keys N]`. The store is filled first. Another process opens it and compacts it
-while one thread writes to the topic and one reads it; memory is what that process has for itself and in all, sampled every 10 ms, over what
-it had before. What is left is compared with a reference, message by message.
+while one thread writes to the topic and one reads it. Memory is the most that this process had meanwhile: in all, with the files that it
+has mapped, as the kernel keeps it (VmHWM), and for itself, sampled every 10 ms; both also over what it had before. The target is for the
+first. What is left is compared with a reference, message by message.
 """
 
 from __future__ import annotations
@@ -47,16 +48,11 @@ def fill(path: str, messages: int, keys: int, segment_bytes: int = 64 << 20) -> 
             store._volume.append(log, encode_batch(values, keys=[b"key-%d" % key for key in chosen]))  # noqa: SLF001
 
 
-def memory_mb() -> tuple[float, float]:
-    """What this process has for itself, and with files that it has mapped."""
-    own = mapped = 0
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "RssAnon":
-            own = int(value.split()[0])
-        elif name == "VmRSS":
-            mapped = int(value.split()[0])
-    return own / 1024, mapped / 1024
+def memory_mb(*names: str) -> list[float]:
+    """What the kernel says of this process: RssAnon is its own, VmRSS has the files that it has mapped too, VmHWM is the most of it."""
+    lines = [line.partition(":") for line in Path("/proc/self/status").read_text().splitlines()]
+    sizes = {name: value for name, _, value in lines}
+    return [int(sizes[name].split()[0]) / 1024 for name in names]
 
 
 class Watcher:
@@ -67,7 +63,7 @@ class Watcher:
         self._stop = threading.Event()
         self.written = self.read = 0
         self.slowest_write_s = 0.0
-        self.peak_mb = (0.0, 0.0)
+        self.peak_own_mb = 0.0
         self._threads = [threading.Thread(target=one) for one in (self._write, self._read, self._watch)]
         for thread in self._threads:
             thread.start()
@@ -91,8 +87,7 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.01):
-            now = memory_mb()
-            self.peak_mb = (max(self.peak_mb[0], now[0]), max(self.peak_mb[1], now[1]))
+            self.peak_own_mb = max(self.peak_own_mb, *memory_mb("RssAnon"))
 
     def stop(self) -> None:
         """Let them end."""
@@ -110,16 +105,17 @@ def compact(path: str) -> dict[str, Any]:
         time.sleep(baseline_s)
         idle.stop()
         idle_s = time.perf_counter() - start
-        before = memory_mb()
+        own_before, before = memory_mb("RssAnon", "VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
         watcher = Watcher(store)
         start = time.perf_counter()
         removed = store.compact(TOPIC)
         seconds = time.perf_counter() - start
+        (peak,) = memory_mb("VmHWM")
         watcher.stop()
         return {
             "seconds": seconds, "removed": removed._asdict(),
-            "memory_mb": watcher.peak_mb[0] - before[0], "memory_with_files_mb": watcher.peak_mb[1] - before[1],
-            "process_mb": watcher.peak_mb[0], "process_with_files_mb": watcher.peak_mb[1],
+            "rss_mb": peak, "rss_more_mb": peak - before, "own_mb": watcher.peak_own_mb, "own_more_mb": watcher.peak_own_mb - own_before,
             "writes_per_s": watcher.written / seconds, "writes_per_s_before": idle.written / idle_s,
             "reads_per_s": watcher.read / seconds, "reads_per_s_before": idle.read / idle_s,
             "slowest_write_ms": watcher.slowest_write_s * 1000,
@@ -182,8 +178,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"compaction of {options.messages:,} messages with {options.keys:,} keys: what is left equals the reference")
     for name, value in result.items():
         print(f"  {name:24} {value if isinstance(value, dict) else f'{value:,.1f}'}")
-    # Files that are mapped are the page cache's, and mostly the reader's here.
-    return 0 if result["process_mb"] < MEMORY_MAX_MB else 1
+    met = result["rss_more_mb"] < MEMORY_MAX_MB
+    print(f"  target: rss_more_mb under {MEMORY_MAX_MB}, whatever the number of messages: {'met' if met else 'MISSED'}")
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

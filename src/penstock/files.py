@@ -29,6 +29,8 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.resident_pages import resident_pages
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -171,6 +173,14 @@ class FileSystem(Protocol):
 
     def map_shared(self, path: str, length: int, *, write: bool) -> SharedMap:
         """Map a small file; with *write* it is created or grown to *length* first, never shrunk."""
+        ...
+
+    def note_read(self, view: memoryview, length: int) -> None:
+        """
+        So many bytes of *view*, which `File.map` gave, were read: now and then such pages go from the process's memory.
+
+        Nobody notices: they come back when they are touched.
+        """
         ...
 
     def boot_id(self) -> bytes:
@@ -465,6 +475,10 @@ class RealFileSystem:
             return RealSharedMap(descriptor, length, write=write)
         finally:
             os.close(descriptor)
+
+    def note_read(self, view: memoryview, length: int) -> None:
+        if isinstance(view.obj, mmap.mmap):  # a file that was empty is not mapped
+            resident_pages.note_read(view.obj, length)
 
     def boot_id(self) -> bytes:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

@@ -511,6 +511,9 @@ class MemoryFileSystem:
             view = inode.share(length)
             return MemorySharedMap(view if write else view.toreadonly())
 
+    def note_read(self, view: memoryview, length: int) -> None:
+        """There is nothing but memory, and no page of it may go."""
+
     def boot_id(self) -> bytes:
         """Random for each object, and the same as long as it lives."""
         return self._boot_id

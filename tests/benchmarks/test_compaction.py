@@ -22,4 +22,5 @@ def test_200_thousand_messages_are_compacted_to_the_reference_beside_readers_and
     assert left < 25_000
     assert result["writes_per_s"] > 0
     assert result["reads_per_s"] > 0
-    assert result["memory_mb"] < 50
+    assert result["own_more_mb"] < 50
+    assert result["rss_more_mb"] < 120

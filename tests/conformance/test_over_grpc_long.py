@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import (
+    test_dead_letter_attributes,
     test_dead_letters,
     test_deduplication,
     test_groups,
@@ -20,6 +21,7 @@ from tests.conformance.test_over_grpc import backend_type, collect
 __all__ = ["backend_type"]
 pytestmark = pytest.mark.long
 MODULES = (
+    test_dead_letter_attributes,
     test_dead_letters, test_deduplication, test_groups, test_leases, test_options, test_ordered_groups, test_publishing, test_reading,
     test_topics,
 )  # fmt: skip

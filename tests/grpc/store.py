@@ -377,7 +377,7 @@ class GrpcStore:
     def create_topic(self, name: str, *, partitions: int = 1, **settings: Any) -> TopicInfo:
         chosen: dict[str, Any] = {}
         for key, value in settings.items():
-            if key in ("segment_age", "dedup_window", "retention_age", "tombstone_grace", "group_expiry", "ttl"):
+            if f"{key}_ms" in pb.TopicSettings.DESCRIPTOR.fields_by_name:
                 chosen[f"{key}_ms"] = _ms(key, value)
                 if key == "ttl" and not chosen["ttl_ms"]:
                     no_such_call("a ttl of nothing: in the settings 0 means for ever")
@@ -540,13 +540,12 @@ def _group_settings(settings: pb.GroupSettings) -> GroupSettings:
 
 def _topic_stats(topic: pb.TopicStats) -> TopicStats:
     groups = {name: _group_stats(topic.groups[name]) for name in sorted(topic.groups)}
+    numbers = {field.name: getattr(topic, field.name) for field in topic.DESCRIPTOR.fields}
     return TopicStats(
-        len(topic.ends), topic.messages, topic.published, dict(enumerate(topic.starts)), dict(enumerate(topic.ends)),
-        topic.dedup_evicted, groups,
-    )  # fmt: skip
+        **{**numbers, "starts": dict(enumerate(topic.starts)), "ends": dict(enumerate(topic.ends)), "groups": groups}
+    )
 
 
 def _group_stats(group: pb.GroupStats) -> GroupStats:
-    names = ("lag", "in_flight", "retrying", "members", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered",
-             "skipped", "lost", "expired")  # fmt: skip
-    return GroupStats(positions=dict(enumerate(group.positions)), **{name: getattr(group, name) for name in names})
+    numbers = {field.name: getattr(group, field.name) for field in group.DESCRIPTOR.fields}
+    return GroupStats(**{**numbers, "positions": dict(enumerate(group.positions))})

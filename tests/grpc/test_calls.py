@@ -338,6 +338,20 @@ def test_topics_are_made_listed_and_described(admin: AdminStub, stub: PenstockSt
         stub.Publish(request_of("made", b"x" * 1_001))
 
 
+def test_every_setting_is_told_as_it_was_given(admin: AdminStub, shared: Running) -> None:
+    given = pb.TopicSettings(
+        sync=pb.SYNC_MODE_INTERVAL, segment_bytes=1 << 20, segment_messages=11, segment_age_ms=12, max_message_bytes=1_000,
+        dedup_window_ms=13, retain=pb.RETAIN_ALWAYS, retention_age_ms=14, retention_bytes=15, priorities=True, ttl_ms=16,
+        expired=pb.EXPIRED_DEAD_LETTER, compression="gzip:9", compaction=True, tombstone_grace_ms=17, retention_messages=18,
+        retention_bytes_hard=19, group_expiry_ms=20, dead_letter_retention_ms=21, aging_ms=22, index_interval_bytes=128,
+        coalesce_below_bytes=23, coalesce_to_bytes=64,
+    )  # fmt: skip
+    assert len(given.ListFields()) == len(pb.TopicSettings.DESCRIPTOR.fields)
+    assert admin.CreateTopic(pb.CreateTopicRequest(name="all-settings", settings=given)).settings == given
+    settings = shared.store.topic("all-settings").settings
+    assert (settings.aging_ms, settings.dead_letter_retention_ms, settings.coalesce_below_bytes) == (22, 21, 23)
+
+
 def test_groups_are_listed_moved_and_deleted(admin: AdminStub, stub: PenstockStub, shared: Running, topic: str) -> None:
     stub.Publish(request_of(topic, *numbered(5)))
     stream = shared.subscribe(topic, credit=5, max_deliveries=9, reset=pb.RESET_LATEST)
@@ -351,7 +365,8 @@ def test_groups_are_listed_moved_and_deleted(admin: AdminStub, stub: PenstockStu
     assert [one.message.offset for one in stream.deliveries()] == [4]
     numbers = admin.GetStats(pb.GetStatsRequest(topic=topic)).topics
     assert set(numbers) == {topic}
-    assert (numbers[topic].messages, numbers[topic].groups["g"].members) == (5, 1)
+    assert (numbers[topic].messages, numbers[topic].partitions, numbers[topic].groups["g"].members) == (5, 1, 1)
+    assert numbers[topic].bytes == shared.store.stats().topics[topic].bytes > 0
     assert list(numbers[topic].groups["g"].positions) == [4]
     assert topic in admin.GetStats(pb.GetStatsRequest()).topics
     admin.DeleteGroup(pb.DeleteGroupRequest(topic=topic, group="g"))
@@ -380,6 +395,52 @@ def test_dead_letters_are_listed_replayed_and_discarded(
     assert admin.DiscardDeadLetters(pb.ChooseDeadLettersRequest(topic=topic, all=True)).count == 2
     assert admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=topic)).count == 0
     assert len(read(stub, topic)) == 6
+
+
+def test_dead_letters_are_chosen_by_a_filter(admin: AdminStub, stub: PenstockStub, shared: Running, topic: str) -> None:
+    marked = pb.NewMessage(value=b"4", key=b"\xff", headers=[pb.Header(name="kind", value=b"odd")])
+    stub.Publish(request_of(topic, *numbered(4)))
+    stub.Publish(pb.PublishRequest(topic=topic, messages=[marked]))
+    stream = shared.subscribe(topic, credit=5)
+    stream.started()
+    held: list[pb.Delivery] = []
+    while len(held) < 5:
+        held += stream.deliveries()
+    assert stream.nack(*held[:2], reject=True, reason="no such user") == 0
+    assert stream.nack(*held[2:], reject=True, reason="nonsense") == 0
+    stream.end()
+    until(lambda: admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=topic)).count == 5)
+    letters = admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=topic)).messages
+    first_us = min(one.append_time_us for one in letters)
+
+    def listed(**wanted: Any) -> list[bytes]:
+        chosen = pb.DeadLetterFilter(**wanted)
+        return sorted(
+            one.value for one in admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=topic, filter=chosen)).messages
+        )
+
+    assert listed() == numbered(5)
+    assert listed(reason="user") == listed(reason="no*user") == numbered(2)
+    assert listed(start=1, end=3) == [b"1", b"2"]
+    assert listed(key=b"\xff") == listed(headers=[pb.HeaderFilter(name="kind", value=b"odd")]) == [b"4"]
+    assert listed(headers=[pb.HeaderFilter(name="kind")]) == [b"4"]
+    assert listed(group="g", partition=0, since_us=first_us) == numbered(5)
+    assert listed(group="h") == listed(partition=1) == listed(until_us=first_us) == []
+    for wrong in (
+        pb.DeadLetterFilter(headers=[pb.HeaderFilter(name="a"), pb.HeaderFilter(name="a")]),
+        pb.DeadLetterFilter(reason="x" * 257),
+        pb.DeadLetterFilter(since_us=1 << 62),
+    ):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "BAD_ARGUMENT"):
+            admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=topic, filter=wrong))
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "BAD_ARGUMENT"):
+        admin.DiscardDeadLetters(pb.ChooseDeadLettersRequest(topic=topic, filter=pb.DeadLetterFilter()))
+    some = pb.ChooseDeadLettersRequest(topic=topic, filter=pb.DeadLetterFilter(reason="user"))
+    assert admin.ReplayDeadLetters(some).count == 2
+    others = pb.ChooseDeadLettersRequest(topic=topic, filter=pb.DeadLetterFilter(start=2, end=4))
+    assert admin.DiscardDeadLetters(others).count == 2
+    assert listed() == [b"4"]
+    assert len(read(stub, topic)) == 7
 
 
 def test_fetching_gives_what_there_is_without_credit(shared: Running, stub: PenstockStub, topic: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import penstock
 from penstock.client.address import parse_address
 from penstock.client.store import RemoteStore
+from penstock.files import RealFileSystem
 from penstock.server.running import RunningServer
 from penstock.store.metrics import BOUNDS_S, Histogram
 from penstock.store.store import Store
@@ -17,6 +18,16 @@ from tests.conformance.backends import SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+class CountingFiles(RealFileSystem):
+    """Counts the files that are opened."""
+
+    opened = 0
+
+    def open(self, *arguments: Any, **options: Any) -> Any:
+        self.opened += 1
+        return super().open(*arguments, **options)
 
 
 def test_lag_and_dead_letters_are_told_in_messages_and_seconds(tmp_path: Path) -> None:
@@ -36,6 +47,42 @@ def test_lag_and_dead_letters_are_told_in_messages_and_seconds(tmp_path: Path) -
             consumer.get(0).ack()  # type: ignore[union-attr]
             store.flush()
             assert store.metrics().topics["t"].groups["g"].lag_s == 0
+
+
+def test_the_bytes_of_a_topic_are_those_of_its_segments(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", settings=SETTINGS) as store:
+        store.create_topic("t", partitions=2, segment_bytes=4_000, retain="always", retention_messages=10)
+        for number in range(60):
+            store.publish("t", b"x" * 200, partition=number % 2)
+
+        def on_disk() -> int:
+            return sum(file.stat().st_size for file in (tmp_path / "s" / "topics" / "t").glob("*/*.log"))
+
+        assert store.stats().topics["t"].bytes == on_disk() > 60 * 200
+        store._volume.coalesce()
+        assert store.stats().topics["t"].bytes == on_disk(), "rewritten segments are counted anew"
+        before = on_disk()
+        assert store.retain("t").segments > 0
+        assert store.stats().topics["t"].bytes == on_disk() < before
+        assert store.metrics().topics["t"].stats.bytes == on_disk()
+        with penstock.open(tmp_path / "s", read_only=True) as reader:
+            assert reader.stats().topics["t"].bytes == on_disk()
+
+
+def test_asking_again_opens_no_sealed_segment(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", settings=SETTINGS) as store:
+        store.create_topic("t", segment_messages=1)
+        for _ in range(20):
+            store.publish("t", b"x")
+    files = CountingFiles()
+    with Store.open(tmp_path / "s", settings=SETTINGS, files=files, background=False) as store:
+        first = store.stats().topics["t"].bytes
+        assert len(store._catalog.get("t").logs[0].segment_firsts) > 10
+        opened = files.opened
+        store.publish("t", b"y")
+        assert store.stats().topics["t"].bytes > first
+        assert store.stats().topics["t"].bytes > first
+        assert files.opened - opened <= 3
 
 
 def test_times_are_taken_while_the_store_is_measured(tmp_path: Path) -> None:

@@ -29,6 +29,27 @@ def test_a_topic_is_created_once_with_the_settings_that_were_given(client: httpx
     assert "orders" in [topic["name"] for topic in client.get("/v1/topics").json()["topics"]]
 
 
+def test_a_topic_takes_every_setting(client: httpx.Client) -> None:
+    wanted = {
+        "name": "all-settings", "aging": 1.5, "dead_letter_retention": 2, "index_interval_bytes": 128, "coalesce_below_bytes": 7,
+        "coalesce_to_bytes": 64, "group_expiry": 3, "tombstone_grace": 4, "priorities": True,
+    }  # fmt: skip
+    settings = client.post("/v1/topics", json=wanted).json()["settings"]
+    assert (settings["aging_ms"], settings["dead_letter_retention_ms"], settings["coalesce_below_bytes"]) == (1500, 2000, 7)
+    assert (settings["index_interval_bytes"], settings["coalesce_to_bytes"]) == (128, 64)
+
+
+def test_retention_is_done_when_asked_for(client: httpx.Client, shared: Running) -> None:
+    client.post("/v1/topics", json={"name": "retained", "retain": "always", "retention_messages": 1, "segment_messages": 1})
+    shared.store.sync.publish_many("retained", [b"0"])
+    shared.store.sync.publish_many("retained", [b"1"])
+    shared.store.sync.publish_many("retained", [b"2"])
+    found = client.post("/v1/topics/retained/retain").json()
+    assert found["segments"] >= 1
+    assert found["bytes"] > 0
+    assert client.get("/v1/topics/retained").json()["starts"] != [0]
+
+
 def test_what_is_not_there_is_not_found(client: httpx.Client, topic: str) -> None:
     for path, code in {
         "/v1/topics/none": "TOPIC_NOT_FOUND",
@@ -126,7 +147,10 @@ def test_dead_letters_are_chosen_by_a_query(client: httpx.Client, topic: str, sh
     assert listed(group="other") == listed(reason="nothing*like this") == listed(key="k") == []
     assert listed(until_us=min(place.values())) == []
     assert len(listed(since_us=min(place.values()))) == 4
-    assert client.get(path, params={"partition": "x"}).status_code == 400
+    assert listed(header="x-dlq-group") == listed(header="x-dlq-group=g") == ["0", "1", "2", "3"]
+    assert listed(header="x-dlq-group=h") == listed(header="none") == listed(key_base64="/w==") == []
+    for wrong in ({"partition": "x"}, {"key_base64": "?"}, {"key": "k", "key_base64": "aw=="}):
+        assert client.get(path, params=wrong).status_code == 400
     assert client.post(f"{path}/discard-all", params={"source_end": 1}).json() == {"count": 1}
     assert client.post(f"{path}/replay-all", params={"source_start": 3}).json() == {"count": 1}
     assert listed() == ["1", "2"]

@@ -61,6 +61,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/topics"): Row(200, {"topic-admin", "admin"}, "/v1/topics", {"name": "t"}),
     ("GET", "/v1/topics/{topic}"): Row(200, {"reader", "topic-admin", "admin"}, "/v1/topics/t"),
     ("DELETE", "/v1/topics/{topic}"): Row(404, {"admin"}, "/v1/topics/none"),
+    ("POST", "/v1/topics/{topic}/retain"): Row(200, {"topic-admin", "admin"}, "/v1/topics/t/retain"),
     ("POST", "/v1/topics/{topic}/vacuum"): Row(200, {"topic-admin", "admin"}, "/v1/topics/t/vacuum"),
     ("POST", "/v1/topics/{topic}/compact"): Row(400, {"topic-admin", "admin"}, "/v1/topics/t/compact"),
     ("POST", "/v1/topics/{topic}/messages"): Row(

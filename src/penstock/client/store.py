@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 KIB = 1024
 _SECONDS = {"lease", "backoff", "backoff_max"}
 _SECONDS_OF_TOPIC = {
-    "segment_age", "dedup_window", "retention_age", "dead_letter_retention", "tombstone_grace", "group_expiry", "ttl",
+    "segment_age", "dedup_window", "retention_age", "dead_letter_retention", "tombstone_grace", "group_expiry", "ttl", "aging",
 }  # fmt: skip
 
 

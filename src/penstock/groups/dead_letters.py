@@ -1,4 +1,4 @@
-"""The dead letter of a message: the same key, value and time, its headers, and what became of it."""
+"""The dead letter of a message: the same key, value, time and priority, its headers, and what became of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import datetime as dt
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.format.batch import encode_batch
+from penstock.format.columns import EXPIRES
+from penstock.format.compression import Codec
 
 if TYPE_CHECKING:
     from penstock.format.batch import Batch, EncodedBatch
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 SUFFIX = ".dlq"
 HEADER_PREFIX = "x-dlq-"
 REASON_CHARACTERS = 256
+TTL_HEADER = HEADER_PREFIX + "ttl-us"
+"""How long the message was to live, of one that said so itself: the letter does not expire, and who sends it back needs it again."""
 EXPIRED = "expired"
 """The reason of a message that nobody got in time."""
 
@@ -48,8 +52,8 @@ def reason_text(reason: object) -> str:
     return "".join([character if character.isprintable() else " " for character in line])[:REASON_CHARACTERS]
 
 
-def dead_letter(move: Move) -> EncodedBatch:
-    """The batch that goes to the dead-letter topic."""
+def dead_letter(move: Move, codec: Codec = Codec.NONE, level: int | None = None) -> EncodedBatch:
+    """The batch that goes to the dead-letter topic. It is due at once, never expires, and has no deduplication key."""
     batch, index, failure = move.batch, move.index, move.failure
     value, key = batch.value(index), batch.key(index)
     kept = [(name, text) for name, text in batch.headers(index) if not name.startswith(HEADER_PREFIX)]
@@ -64,11 +68,18 @@ def dead_letter(move: Move) -> EncodedBatch:
         "last-failure": iso_time(failure.last_s),
     }
     headers = kept + [(HEADER_PREFIX + name, text.encode(errors="replace")) for name, text in told.items()]
+    end_us = batch.moment(EXPIRES, index)
+    if end_us is not None:
+        headers.append((TTL_HEADER, b"%d" % max(1, end_us - batch.append_time_us(index))))
+    priority = batch.priority(index)
     return encode_batch(
         [None if value is None else bytes(value)],
         keys=None if key is None else [bytes(key)],
         headers=[headers],
         times_us=[batch.time_us(index)],
+        priorities=[priority] if priority else None,
+        codec=codec,
+        level=level,
     )
 
 

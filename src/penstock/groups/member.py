@@ -77,6 +77,18 @@ class Member:
         key = delivery.offset << PARTITION_BITS | delivery.partition
         return self.handed.get(key) is delivery or (bool(self.extended) and self.extended.get(key) is delivery)
 
+    def drop_if_held(self, delivery: Delivery) -> None:
+        """`drop` it, if it is still its own."""
+        key = delivery.offset << PARTITION_BITS | delivery.partition
+        table = self.handed
+        if table.get(key) is not delivery:
+            table = self.extended
+            if table.get(key) is not delivery:
+                return
+        del table[key]
+        self.hand.put_down(key)
+        self.held_bytes -= delivery._lot.each  # noqa: SLF001
+
     def drop(self, delivery: Delivery) -> None:
         """Take *delivery* out of its table."""
         key = delivery.offset << PARTITION_BITS | delivery.partition

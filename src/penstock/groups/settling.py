@@ -286,8 +286,7 @@ class Settling:
                 cursor.finish(offset)
             delivery._running = False  # noqa: SLF001
             member = delivery._lot.member  # noqa: SLF001
-            if member.holds(delivery):
-                member.drop(delivery)
+            member.drop_if_held(delivery)
             member.starved = False
             book.release_suspect(cursor, offset)
         book.counters.acked += len(places)  # also if the consumer was closed meanwhile

@@ -8,6 +8,7 @@ tails: a bad batch below the end is damage, and what lies behind the end is not 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_right
 from typing import TYPE_CHECKING
@@ -236,6 +237,18 @@ class LogReader:
                 segment.position += header.total_bytes
             else:
                 segment.note_header(header)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The length of its segments' files. Looks at each of them: the owner may have rewritten any."""
+        self._list()
+        total = 0
+        for first in self._firsts:
+            with contextlib.suppress(FileNotFoundError):  # retention took it meanwhile
+                file = self._files.open(os.path.join(self._directory, segment_name(first)))
+                total += file.size()
+                file.close()
+        return total
 
     def close(self) -> None:
         """Close the files."""

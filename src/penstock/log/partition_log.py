@@ -207,6 +207,9 @@ class PartitionLog:
         self._names_lock = threading.Lock()
         self._list_lock = threading.Lock()  # over changes of the lists of segments, which are replaced and never changed
         self._sizes: dict[int, int] = {}
+        self._replaced = 0
+        self._counted: tuple[list[int], int, int] = ([], 0, 0)
+        """For which list of segments, after how many were rewritten, the bytes of all but the last were added up, and what they are."""
         self._uses = 0
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a segment was rewritten."""
@@ -833,6 +836,29 @@ class PartitionLog:
             file.close()
         return size
 
+    @property
+    def stored_bytes(self) -> int:
+        """
+        The length of its segments' files. Reads no data; the sealed ones are counted when there is another of them, or one was rewritten.
+
+        Of a segment that is removed meanwhile nothing is counted.
+        """
+        firsts, replaced = self._firsts, self._replaced
+        if not firsts:
+            return 0
+        known_firsts, known_replaced, sealed = self._counted
+        # The list is never changed, but replaced by another.
+        if known_firsts is not firsts or known_replaced != replaced:
+            sealed = sum(map(self._bytes_if_there, firsts[:-1]))
+            self._counted = firsts, replaced, sealed
+        return sealed + self._bytes_if_there(firsts[-1])
+
+    def _bytes_if_there(self, first: int) -> int:
+        try:
+            return self.segment_bytes(first)
+        except FileNotFoundError:
+            return 0
+
     def drop_before(self, log_start: int) -> tuple[int, int]:
         """
         Remove the segments that end at or before *log_start*, which is durable already; return (segments, bytes).
@@ -870,6 +896,7 @@ class PartitionLog:
         # The old one is not closed: a reader may be in it, and its file goes when the last reader lets go of it.
         self._loaded[segment.first_offset] = segment
         self._sizes.pop(segment.first_offset, None)
+        self._replaced += 1
         self.on_replaced()
 
     def delete(self) -> None:
@@ -911,23 +938,22 @@ def all_have_room(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch])
     return True
 
 
-def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog, OSError], None]) -> None:
-    """`apply_planned` of each of *logs*."""
+def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog, OSError], None]) -> list[tuple[int, int]]:
+    """`apply_planned` of each of *logs*; returns the word of each in the shared positions, and its `planned_end`."""
+    ends = []
     for log in logs:
         alone = log._alone
         try:
             if alone is not None and alone[0] is log._active:
-                alone[0].write_one(alone[1], alone[2], alone[3], alone[4])
+                segment, batch, first_offset, append_time_us, max_time_us = alone
+                segment.write_one(batch, first_offset, append_time_us, max_time_us)
                 log._alone = None
             else:
                 log.apply_planned()
         except OSError as error:
             on_error(log, error)
-
-
-def planned_ends(logs: Iterable[PartitionLog]) -> list[tuple[int, int]]:
-    """The word of each log in the shared positions, and its `planned_end`."""
-    return [(log.end_word, log._end) for log in logs]
+        ends.append((log.end_word, log._end))
+    return ends
 
 
 def commit_planned(logs: Iterable[PartitionLog]) -> None:
@@ -1077,7 +1103,7 @@ def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | Non
 def rebuild_index(segment: Segment) -> None:
     """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
     view = segment.content()
-    position = SEGMENT_HEADER_BYTES
+    position = noted = SEGMENT_HEADER_BYTES
     time_us = segment.header.base_time_us
     while position < segment.position:
         try:
@@ -1088,3 +1114,6 @@ def rebuild_index(segment: Segment) -> None:
             segment.index.add(header.first_offset, time_us, position)
             time_us = header.max_time_us
         position += header.total_bytes
+        if position - noted >= READ_BYTES_DEFAULT:
+            segment.note_read(position - noted)
+            noted = position

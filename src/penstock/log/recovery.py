@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, DamagedFile, MissingData, UnsupportedFormat
 from penstock.files import write_fully
 from penstock.format.batch import Batch
-from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, KIND_DATA, KIND_STATE, MAGIC, BatchHeader, parse_header
+from penstock.format.batch_header import (
+    COMPATIBLE_PREWRITTEN,
+    HEADER_BYTES_MAX,
+    KIND_DATA,
+    KIND_STATE,
+    MAGIC,
+    BatchHeader,
+    parse_header,
+)
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader, add_header_crc
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.partition_log import LogIdentity, PartitionLog, check_header, read_index_cache
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
     from penstock.settings import TopicSettings
 
 _REWRITE_BYTES = 1024 * 1024
+_WINDOW_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -243,9 +252,9 @@ class LogRecovery:
     def _walk(self, log: PartitionLog, scan: _Scan, file: File, size: int) -> None:
         """Take in the batches from the segment's position on, up to the first thing that is not a good batch."""
         segment = scan.segment
-        base = segment.position
-        view = memoryview(file.pread(size - base, base))
+        view, base = memoryview(b""), segment.position
         while segment.position < size:
+            view, base = self._window(file, view, base, segment.position, size)
             at = segment.position - base
             if is_footer(view, at):
                 scan.problem = self._take_footer(scan, view, at, size)
@@ -258,7 +267,9 @@ class LogRecovery:
                 raise UnsupportedFormat(segment.path, error.found) from None
             except BadBytes as error:
                 scan.problem = str(error)
-                scan.durable_end = max(scan.durable_end, durable_claim(view, at, segment.header.segment_uid))
+                scan.durable_end = max(
+                    scan.durable_end, durable_claim(file, segment.position, size, segment.header.segment_uid)
+                )
                 return
             header = batch.header
             if header.kind == KIND_STATE:
@@ -274,6 +285,20 @@ class LogRecovery:
                     self.report.prewritten.append((batch.first_offset, batch.end_offset))
                 else:
                     self.report.plain_end = batch.end_offset
+
+    @staticmethod
+    def _window(file: File, view: memoryview, base: int, position: int, size: int) -> tuple[memoryview, int]:
+        """A part of the file that has the whole batch at *position*, as far as the file has it; and where that part begins."""
+        at, left = position - base, size - position
+        if len(view) - at < min(left, HEADER_BYTES_MAX):
+            view, base, at = memoryview(file.pread(min(left, _WINDOW_BYTES), position)), position, 0
+        if len(view) - at == left:
+            return view, base
+        header = _header_at(view, at)
+        if header is not None and header.total_bytes > len(view) - at:
+            # Its checksum is right, so it is as long as it says, and no longer than a batch may be.
+            view, base = memoryview(file.pread(min(left, max(header.total_bytes, _WINDOW_BYTES)), position)), position
+        return view, base
 
     def _check_batch(self, log: PartitionLog, segment: Segment, batch: Batch) -> None:
         header = batch.header
@@ -373,14 +398,12 @@ class LogRecovery:
         """The highest durable end that any valid batch of a later segment names."""
         file = self._files.open(os.path.join(self._directory, segment_name(first)))
         try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
-        try:
-            header = SegmentHeader.decode(data)
+            header = SegmentHeader.decode(file.pread(SEGMENT_HEADER_BYTES, 0))
+            return durable_claim(file, SEGMENT_HEADER_BYTES, file.size(), header.segment_uid)
         except (BadBytes, UnsupportedFormat):
             return 0
-        return durable_claim(memoryview(data), SEGMENT_HEADER_BYTES, header.segment_uid)
+        finally:
+            file.close()
 
     def _secure(self, kept: list[Segment]) -> None:
         """Write what is kept behind the checkpoint once more and sync it, so that what is served is what the disk has."""
@@ -443,16 +466,18 @@ def is_whole_header(data: bytes) -> bool:
     return True
 
 
-def durable_claim(view: memoryview, start: int, segment_uid: int) -> int:
+def durable_claim(file: File, start: int, end: int, segment_uid: int) -> int:
     """The highest `durable_end` in any valid batch header of this segment at or behind *start*; 0 if there is none."""
-    content = bytes(view)
     highest = 0
-    at = content.find(MAGIC, start)
-    while at >= 0:
-        header = _header_at(view, at)
-        if header is not None and header.segment_uid == segment_uid and header.kind == KIND_DATA:
-            highest = max(highest, header.durable_end)
-        at = content.find(MAGIC, at + 1)
+    for position in range(start, end, _WINDOW_BYTES):
+        # A header that begins in one part may end in the next.
+        content = file.pread(min(_WINDOW_BYTES + HEADER_BYTES_MAX, end - position), position)
+        at = content.find(MAGIC)
+        while 0 <= at < _WINDOW_BYTES:
+            header = _header_at(memoryview(content), at)
+            if header is not None and header.segment_uid == segment_uid and header.kind == KIND_DATA:
+                highest = max(highest, header.durable_end)
+            at = content.find(MAGIC, at + 1)
     return highest
 
 

@@ -17,7 +17,7 @@ from penstock.errors import BadBytes, DamagedFile
 from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.batch_header import BatchHeader, parse_header
 from penstock.format.segment import SEGMENT_HEADER_BYTES
-from penstock.log.partition_log import write_cache
+from penstock.log.partition_log import READ_BYTES_DEFAULT, write_cache
 from penstock.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def unchecked_batches(segment: Segment) -> Iterator[Batch]:
 def all_headers(segment: Segment) -> Iterator[tuple[memoryview, int, BatchHeader]]:
     """The file, and position and header of each data batch of a sealed segment. Raises `DamagedFile`."""
     view = segment.content()
-    position = SEGMENT_HEADER_BYTES + parse_header(view, SEGMENT_HEADER_BYTES).total_bytes
+    position = noted = SEGMENT_HEADER_BYTES + parse_header(view, SEGMENT_HEADER_BYTES).total_bytes
     while position < segment.position:
         try:
             header = parse_header(view, position)
@@ -128,6 +128,9 @@ def all_headers(segment: Segment) -> Iterator[tuple[memoryview, int, BatchHeader
             raise DamagedFile(segment.path, position, None, str(error)) from None
         yield view, position, header
         position += header.total_bytes
+        if position - noted >= READ_BYTES_DEFAULT:
+            segment.note_read(position - noted)
+            noted = position
 
 
 def _compare(rewritten: Segment, segment: Segment, messages: int) -> None:

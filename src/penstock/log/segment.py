@@ -373,6 +373,12 @@ class Segment:
         file = self.open_file()
         return memoryview(file.pread(file.size(), 0))
 
+    def note_read(self, length: int) -> None:
+        """So many bytes of what `view` or `content` gave were read: see `FileSystem.note_read`."""
+        view = self._view
+        if view is not None:
+            self._files.note_read(view, length)
+
     def find(self, offset: int) -> int:
         """The position of the batch that holds *offset* (or of the first one behind, where offsets are missing)."""
         return self._hop(self.index.position_of(offset), lambda header: header.first_offset + header.offset_span > offset)
@@ -450,6 +456,8 @@ class Segment:
                 batches.append(batch)
                 taken += header.total_bytes
             position += header.total_bytes
+        if self._view is not None:
+            self.note_read(taken)
         return batches
 
     @staticmethod

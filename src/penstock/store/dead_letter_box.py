@@ -8,13 +8,15 @@ frame that publishes it. Groups of users over `X.dlq` are not concerned.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
 from penstock.arguments import check_whole_number, shown
 from penstock.errors import BadArgument
-from penstock.groups.dead_letters import HEADER_PREFIX
+from penstock.groups.dead_letters import HEADER_PREFIX, TTL_HEADER
 from penstock.settings import GroupSettings
 from penstock.store import reading
+from penstock.topics.options import US_MAX
 
 if TYPE_CHECKING:
     import builtins
@@ -92,8 +94,8 @@ class DeadLetters:
         Send dead letters back to their topic, to the partition they came from, and take them out; returns how many.
 
         *filter*, a function or a `DeadLetterFilter`, chooses by the message, *offsets* by its place in the dead letters. The headers that
-        dead-lettering added are taken off, and every group counts from the beginning. After a crash each of them is in one of the two
-        places, never in both.
+        dead-lettering added are taken off, and every group counts from the beginning. Each has the priority that it had, is due at once,
+        and lives as long as it was to live before, from now on. After a crash each of them is in one of the two places, never in both.
         """
         return self._take_out(filter, offsets, republish=True)
 
@@ -132,6 +134,8 @@ class DeadLetters:
                         headers=[pair for pair in message.headers if not pair[0].startswith(HEADER_PREFIX)],
                         partition=self._partition(message),
                         timestamp=message.timestamp,
+                        ttl=_ttl(message),
+                        priority=message.priority if self._source.settings.priorities else None,
                     )
             for partition in {message.partition for message in part}:
                 transaction.finish_unleased(
@@ -158,6 +162,12 @@ class DeadLetters:
         text = message.headers.get(HEADER_PREFIX + "source-partition", b"")
         number = int(text) if text.isdigit() else self._source.partitions
         return number if number < self._source.partitions else None
+
+
+def _ttl(message: Message) -> dt.timedelta | None:
+    """How long the message was to live, if it said so itself."""
+    text = message.headers.get(TTL_HEADER, b"")
+    return dt.timedelta(microseconds=min(int(text), US_MAX)) if text.isdigit() and int(text) > 0 else None
 
 
 def check_filter(choose: object) -> None:

@@ -139,6 +139,7 @@ class ReadOnlyStore:
                 topics[one.name] = TopicStats(
                     partitions=one.partitions,
                     messages=sum(log.committed_end - log.log_start for log in logs),
+                    bytes=sum(log.stored_bytes for log in logs),
                     published=0,
                     starts={number: log.log_start for number, log in enumerate(logs)},
                     ends={number: log.committed_end for number, log in enumerate(logs)},

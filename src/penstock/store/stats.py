@@ -54,6 +54,8 @@ class TopicStats:
     """Segments that `retention_bytes_hard` took from groups that had not finished them."""
     expired_groups: int = 0
     """Groups that hold nothing back now, since they had no member for too long."""
+    bytes: int = 0
+    """What its segments take on disk; indexes and what the journal has of it not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from penstock.files import RealFileSystem
 from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
+from penstock.log.coalescing import packing_of
 from penstock.log_events import event
 from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings
@@ -250,6 +251,7 @@ class Store:
         tombstone_grace: Seconds | None = None,
         group_expiry: Seconds | None = None,
         priorities: bool | None = None,
+        aging: Seconds | None = None,
         ttl: Seconds | None = None,
         expired: str | None = None,
         compression: str | None = None,
@@ -259,9 +261,9 @@ class Store:
         """
         Create a topic; durable when it returns. Creating it again with the same settings does nothing.
 
-        With *priorities* its messages may have one. Messages that do not say it themselves live for *ttl*; what expired undelivered is
-        dropped, or dead-lettered, as *expired* says. *compression* is "gzip", "zstd" or "lz4". *storage* takes the other topic settings
-        by their names (docs/reference/settings.md).
+        With *priorities* its messages may have one; what waits longer than *aging* is served as one priority higher. Messages that do not
+        say it themselves live for *ttl*; what expired undelivered is dropped, or dead-lettered, as *expired* says. *compression* is
+        "gzip", "zstd" or "lz4". *storage* takes the other topic settings by their names (docs/reference/settings.md).
 
         Raises:
             BadName, ReservedName, BadSetting: nothing was changed.
@@ -274,7 +276,7 @@ class Store:
             "segment_age_ms": _ms("segment_age", segment_age), "dedup_window_ms": _ms("dedup_window", dedup_window),
             "retention_age_ms": _ms("retention_age", retention_age), "compaction": compaction,
             "tombstone_grace_ms": _ms("tombstone_grace", tombstone_grace), "group_expiry_ms": _ms("group_expiry", group_expiry),
-            "priorities": priorities, "expired": expired, "compression": compression,
+            "priorities": priorities, "aging_ms": _ms("aging", aging), "expired": expired, "compression": compression,
             "ttl_ms": None if ttl is None else round(check_seconds("ttl", ttl, 0.001, SECONDS_MAX) * 1000),
             "dead_letter_retention_ms": _ms("dead_letter_retention", dead_letter_retention), **storage,
         }  # fmt: skip
@@ -603,9 +605,11 @@ class Store:
     def _dead_letter(self, move: Move) -> None:
         """Write a dead letter and finish its source in one frame. Raises `PenstockError`: nothing was changed."""
         group = move.group
-        target = self._catalog.dead_letters_of(self._catalog.by_id(group.topic_id))
+        source = self._catalog.by_id(group.topic_id)
+        target = self._catalog.dead_letters_of(source)
+        letter = dead_letter(move, *packing_of(source.settings))
         ticket = self._volume.submit_changes(
-            [Append(target.logs[0], dead_letter(move)), Other(GROUPS_OWNER, group.finished_by_move(move))]
+            [Append(target.logs[0], letter), Other(GROUPS_OWNER, group.finished_by_move(move))]
         )
 
         def done(finished: Ticket) -> None:
@@ -839,6 +843,7 @@ class Store:
             topics[topic.name] = TopicStats(
                 partitions=topic.partitions,
                 messages=sum(log.committed_end - log.log_start for log in topic.logs),
+                bytes=sum(log.stored_bytes for log in topic.logs),
                 published=topic.published,
                 starts={number: log.log_start for number, log in enumerate(topic.logs)},
                 ends={number: log.committed_end for number, log in enumerate(topic.logs)},

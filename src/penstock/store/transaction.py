@@ -36,6 +36,11 @@ class Transaction:
     and what it would have acked stays with its consumer. `receipts` has the places of its messages, in order, after the commit.
     """
 
+    __slots__ = (
+        "_acks", "_batches", "_bodies", "_catalog", "_check_open", "_ended", "_late", "_logs", "_receipts", "_topics", "_volume",
+        "first_offsets",
+    )  # fmt: skip
+
     def __init__(self, catalog: Catalog, volume: Volume, check_open: Callable[[], None]) -> None:
         self._catalog = catalog
         self._volume = volume
@@ -69,22 +74,21 @@ class Transaction:
     ) -> None:
         """Publish a message when the transaction commits. Raises `UsageError` now if it is not allowed."""
         topics = self._topics
-        if (
-            topics and type(value) is bytes and key is None and headers is None and timestamp is None and ttl is None
-            and delay is None and priority is None and compression is None and type(partition) is int and not self._ended
-        ):  # fmt: skip
-            # The way that most messages go behind the first one, in as few steps as can be: a transaction has several.
-            found = topics[-1]
-            if found.name == topic and 0 <= partition < found.partitions and len(value) <= found.single_limit:
-                self._check_open()
-                topics.append(found)
-                self._logs.append(found.logs[partition])
-                self._batches.append(encode_single(value))
-                return
-        self._check()
-        chosen = options(ttl, delay, priority, compression)
         # Mostly the topic of the message before. One that is deleted meanwhile is noticed by the commit.
         known = topics[-1] if topics and topics[-1].name == topic else self._catalog.to_publish_now(topic)
+        if (
+            type(value) is bytes and key is None and headers is None and timestamp is None and ttl is None and delay is None
+            and priority is None and compression is None and type(partition) is int and known is not None
+            and 0 <= partition < known.partitions and len(value) <= known.single_limit and not self._ended
+        ):  # fmt: skip
+            # The way that most messages go, in as few steps as can be: a transaction has several. A store that is closed
+            # meanwhile is noticed by the commit too.
+            topics.append(known)
+            self._logs.append(known.logs[partition])
+            self._batches.append(encode_single(value))
+            return
+        self._check()
+        chosen = options(ttl, delay, priority, compression)
         if known is None:
             self._add(topic, lambda target: _encode_one(target, value, key, headers, partition, timestamp, chosen))
             return

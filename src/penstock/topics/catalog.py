@@ -140,6 +140,7 @@ class Catalog:
             max_message_bytes=limit,
             retention_age_ms=topic.settings.dead_letter_retention_ms,
             retain="always",
+            compression=topic.settings.compression,
         )
         return self._create(name, 1, settings)
 

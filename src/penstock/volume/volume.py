@@ -56,7 +56,6 @@ from penstock.log.partition_log import (
     commit_planned,
     out_of_descriptors,
     plan_together,
-    planned_ends,
 )
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
@@ -88,7 +87,7 @@ from penstock.volume.topic_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.clock import Clock
     from penstock.files import Buffer, FileSystem, Lock
@@ -1011,8 +1010,11 @@ class Volume:
     def apply(self, prepared: _Prepared) -> None:
         """Write what is committed to the logs and show it. Called by the cycle's leader only."""
         logs = prepared.logs
-        apply_planned(logs, self._apply_with_reserve)
-        self._move_ends(logs)
+        ends = apply_planned(logs, self._apply_with_reserve)
+        if ends:
+            # In the shared file as one step, then for the threads of this process.
+            self._positions.set_ends(ends)
+            commit_planned(logs)
         for change in prepared.log_starts:
             change.log.log_start = max(change.log.log_start, change.offset)
             self._positions.set_log_start(change.log.slot, change.log.log_start)
@@ -1028,12 +1030,6 @@ class Volume:
         prepared.weak = []
         if self._changed_since is None:
             self._changed_since = self._clock.monotonic()
-
-    def _move_ends(self, logs: Collection[PartitionLog]) -> None:
-        """Move the committed ends: in the shared file as one step, then for the threads of this process."""
-        if logs:
-            self._positions.set_ends(planned_ends(logs))
-            commit_planned(logs)
 
     def abandon(self) -> None:
         """The disk failed: mark the positions as not to be trusted, and let go of what is held."""

@@ -367,7 +367,7 @@ class ReadResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression", "compaction", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms")
+    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression", "compaction", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms", "dead_letter_retention_ms", "aging_ms", "index_interval_bytes", "coalesce_below_bytes", "coalesce_to_bytes")
     SYNC_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -386,6 +386,11 @@ class TopicSettings(_message.Message):
     RETENTION_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_HARD_FIELD_NUMBER: _ClassVar[int]
     GROUP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    AGING_MS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_INTERVAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COALESCE_BELOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COALESCE_TO_BYTES_FIELD_NUMBER: _ClassVar[int]
     sync: SyncMode
     segment_bytes: int
     segment_messages: int
@@ -404,7 +409,12 @@ class TopicSettings(_message.Message):
     retention_messages: int
     retention_bytes_hard: int
     group_expiry_ms: int
-    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ..., compaction: bool = ..., tombstone_grace_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes_hard: _Optional[int] = ..., group_expiry_ms: _Optional[int] = ...) -> None: ...
+    dead_letter_retention_ms: int
+    aging_ms: int
+    index_interval_bytes: int
+    coalesce_below_bytes: int
+    coalesce_to_bytes: int
+    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ..., compaction: bool = ..., tombstone_grace_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes_hard: _Optional[int] = ..., group_expiry_ms: _Optional[int] = ..., dead_letter_retention_ms: _Optional[int] = ..., aging_ms: _Optional[int] = ..., index_interval_bytes: _Optional[int] = ..., coalesce_below_bytes: _Optional[int] = ..., coalesce_to_bytes: _Optional[int] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("ordered", "lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms", "reset")
@@ -586,7 +596,7 @@ class GetStatsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Mapping[str, TopicStats]] = ..., commits: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class TopicStats(_message.Message):
-    __slots__ = ("messages", "published", "starts", "ends", "dedup_evicted", "groups")
+    __slots__ = ("messages", "published", "starts", "ends", "dedup_evicted", "groups", "partitions", "bytes", "removed_segments", "removed_messages", "removed_unfinished", "expired_groups")
     class GroupsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -600,13 +610,25 @@ class TopicStats(_message.Message):
     ENDS_FIELD_NUMBER: _ClassVar[int]
     DEDUP_EVICTED_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     messages: int
     published: int
     starts: _containers.RepeatedScalarFieldContainer[int]
     ends: _containers.RepeatedScalarFieldContainer[int]
     dedup_evicted: int
     groups: _containers.MessageMap[str, GroupStats]
-    def __init__(self, messages: _Optional[int] = ..., published: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., dedup_evicted: _Optional[int] = ..., groups: _Optional[_Mapping[str, GroupStats]] = ...) -> None: ...
+    partitions: int
+    bytes: int
+    removed_segments: int
+    removed_messages: int
+    removed_unfinished: int
+    expired_groups: int
+    def __init__(self, messages: _Optional[int] = ..., published: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., dedup_evicted: _Optional[int] = ..., groups: _Optional[_Mapping[str, GroupStats]] = ..., partitions: _Optional[int] = ..., bytes: _Optional[int] = ..., removed_segments: _Optional[int] = ..., removed_messages: _Optional[int] = ..., removed_unfinished: _Optional[int] = ..., expired_groups: _Optional[int] = ...) -> None: ...
 
 class GroupStats(_message.Message):
     __slots__ = ("lag", "in_flight", "retrying", "members", "positions", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered", "skipped", "lost", "expired")
@@ -641,14 +663,16 @@ class GroupStats(_message.Message):
     def __init__(self, lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., retrying: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., delivered: _Optional[int] = ..., redelivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., expired_leases: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., expired: _Optional[int] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
-    __slots__ = ("topic", "max_messages", "start")
+    __slots__ = ("topic", "max_messages", "start", "filter")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     max_messages: int
     start: int
-    def __init__(self, topic: _Optional[str] = ..., max_messages: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+    filter: DeadLetterFilter
+    def __init__(self, topic: _Optional[str] = ..., max_messages: _Optional[int] = ..., start: _Optional[int] = ..., filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ...) -> None: ...
 
 class ListDeadLettersResponse(_message.Message):
     __slots__ = ("messages", "count")
@@ -659,14 +683,46 @@ class ListDeadLettersResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ChooseDeadLettersRequest(_message.Message):
-    __slots__ = ("topic", "offsets", "all")
+    __slots__ = ("topic", "offsets", "all", "filter")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     offsets: Offsets
     all: bool
-    def __init__(self, topic: _Optional[str] = ..., offsets: _Optional[_Union[Offsets, _Mapping]] = ..., all: bool = ...) -> None: ...
+    filter: DeadLetterFilter
+    def __init__(self, topic: _Optional[str] = ..., offsets: _Optional[_Union[Offsets, _Mapping]] = ..., all: bool = ..., filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ...) -> None: ...
+
+class DeadLetterFilter(_message.Message):
+    __slots__ = ("reason", "group", "partition", "start", "end", "since_us", "until_us", "key", "headers")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SINCE_US_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_US_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    group: str
+    partition: int
+    start: int
+    end: int
+    since_us: int
+    until_us: int
+    key: bytes
+    headers: _containers.RepeatedCompositeFieldContainer[HeaderFilter]
+    def __init__(self, reason: _Optional[str] = ..., group: _Optional[str] = ..., partition: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., since_us: _Optional[int] = ..., until_us: _Optional[int] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[HeaderFilter, _Mapping]]] = ...) -> None: ...
+
+class HeaderFilter(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: bytes
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Offsets(_message.Message):
     __slots__ = ("offsets",)

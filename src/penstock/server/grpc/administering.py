@@ -120,10 +120,11 @@ async def list_dead_letters(call: Call, request: pb.ListDeadLettersRequest) -> p
     call.require("read", request.topic + SUFFIX)
     most = request.max_messages if request.HasField("max_messages") else DEAD_LETTERS_DEFAULT
     check_whole_number("max_messages", most, 1, DEAD_LETTERS_MAX)
+    fits = to.filter_of(request.filter)
 
     def work() -> pb.ListDeadLettersResponse:
         letters = call.store.dead_letters(request.topic)
-        chosen: Iterator[Message] = (one for one in letters if one.offset >= request.start)
+        chosen: Iterator[Message] = (one for one in letters if one.offset >= request.start and (fits is None or fits(one)))
         page = to.Pages(chosen, call.service.settings.push_bytes_max).next(most)
         return pb.ListDeadLettersResponse(messages=page, count=len(letters))
 
@@ -143,12 +144,14 @@ async def discard_dead_letters(call: Call, request: pb.ChooseDeadLettersRequest)
 async def _take_out(call: Call, request: pb.ChooseDeadLettersRequest, *, republish: bool) -> pb.DeadLettersResponse:
     call.require("admin", request.topic + SUFFIX)
     which = request.WhichOneof("which")
-    if which is None or (which == "all" and not request.all):
-        raise BadArgument("which", shown(which), "say which dead letters: offsets, or all = true")
-    offsets = None if which == "all" else list(request.offsets.offsets)
+    fits = to.filter_of(request.filter)
+    # A filter that says nothing would mean all of them, and who forgot to fill it in does not.
+    if which is None or (which == "all" and not request.all) or (which == "filter" and fits is None):
+        raise BadArgument("which", shown(which), "say which dead letters: offsets, a filter that says something, or all = true")
+    offsets = list(request.offsets.offsets) if which == "offsets" else None
 
     def work() -> int:
         letters = call.store.dead_letters(request.topic)
-        return letters.replay(offsets=offsets) if republish else letters.discard(offsets=offsets)
+        return letters.replay(fits, offsets) if republish else letters.discard(fits, offsets)
 
     return pb.DeadLettersResponse(count=await asyncio.to_thread(work))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.arguments import shown
 from penstock.errors import BadArgument, BatchTooLarge
-from penstock.values import BATCH_MESSAGES_MAX, SyncMode
+from penstock.store.dead_letter_filter import DeadLetterFilter
+from penstock.values import BATCH_MESSAGES_MAX
 from penstock.wire import penstock_pb2 as pb
 
 if TYPE_CHECKING:
@@ -28,11 +29,21 @@ RESETS: dict[int, str] = {pb.RESET_EARLIEST: "earliest", pb.RESET_LATEST: "lates
 EDGES: dict[int, str] = {pb.EDGE_EARLIEST: "earliest", pb.EDGE_LATEST: "latest"}
 PRIORITIES: dict[int, str] = {pb.PRIORITY_LOW: "low", pb.PRIORITY_MEDIUM: "medium", pb.PRIORITY_HIGH: "high"}
 EXPIREDS: dict[int, str] = {pb.EXPIRED_DROP: "drop", pb.EXPIRED_DEAD_LETTER: "dead_letter"}
-_TOPIC_NUMBERS = (
-    "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retention_age_ms",
-    "retention_bytes", "ttl_ms", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms",
-)  # fmt: skip
-_GROUP_NUMBERS = ("lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms")
+_WORDS = {"sync": SYNC_MODES, "retain": RETAINS, "expired": EXPIREDS, "reset": RESETS}
+"""Settings that are enums in the proto and words in the engine."""
+REASON_CHARACTERS_MAX = 256
+"""As much as is kept of a reason: a longer pattern fits none, and costs time."""
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in kind.DESCRIPTOR.fields)
+
+
+# The proto says which settings and numbers there are, by the engine's names; a test compares it with the engine's.
+_TOPIC_SETTINGS = _names(pb.TopicSettings)
+_GROUP_SETTINGS = _names(pb.GroupSettings)
+_TOPIC_NUMBERS = tuple(name for name in _names(pb.TopicStats) if name not in ("starts", "ends", "groups"))
+_GROUP_NUMBERS = tuple(name for name in _names(pb.GroupStats) if name != "positions")
 
 
 def word_of(name: str, number: int, words: dict[int, str]) -> str:
@@ -120,18 +131,8 @@ def _column(entries: list[Any]) -> list[Any] | None:
 
 def topic_options(settings: pb.TopicSettings) -> dict[str, Any]:
     """The keywords of `Store.create_topic` that *settings* give. Raises `BadArgument`."""
-    options = {name: int(getattr(settings, name)) for name in _TOPIC_NUMBERS if settings.HasField(name)}
-    words: dict[str, Any] = {}
-    if settings.HasField("sync"):
-        words["sync"] = SyncMode(word_of("sync", settings.sync, SYNC_MODES))
-    if settings.HasField("compaction"):
-        words["compaction"] = settings.compaction
-    if settings.HasField("retain"):
-        words["retain"] = word_of("retain", settings.retain, RETAINS)
-    if settings.HasField("expired"):
-        words["expired"] = word_of("expired", settings.expired, EXPIREDS)
-    words |= {name: getattr(settings, name) for name in ("priorities", "compression") if settings.HasField(name)}
-    return options | words
+    given = {name: getattr(settings, name) for name in _TOPIC_SETTINGS if settings.HasField(name)}
+    return {name: word_of(name, value, _WORDS[name]) if name in _WORDS else value for name, value in given.items()}
 
 
 def group_options(subscription: pb.Subscription) -> dict[str, Any]:
@@ -148,6 +149,23 @@ def group_options(subscription: pb.Subscription) -> dict[str, Any]:
     if subscription.HasField("start"):
         options["start"] = place_of("start", subscription.start)
     return options
+
+
+def filter_of(wanted: pb.DeadLetterFilter) -> DeadLetterFilter | None:
+    """The dead letters that are meant; None if nothing is said of them. Raises `BadArgument`."""
+    options = {name: given(wanted, name) for name in ("reason", "group", "partition", "start", "end", "key")}
+    if options["reason"] is not None and len(options["reason"]) > REASON_CHARACTERS_MAX:
+        raise BadArgument("reason", shown(options["reason"]), f"must have at most {REASON_CHARACTERS_MAX} characters")
+    for name in ("since", "until"):
+        time_us = given(wanted, f"{name}_us")
+        options[name] = None if time_us is None else moment_of(f"{name}_us", time_us)
+    headers = {one.name: given(one, "value") for one in wanted.headers}
+    if len(headers) < len(wanted.headers):
+        raise BadArgument("headers", f"<{len(wanted.headers)} headers>", "name each header once")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if headers:
+        chosen["headers"] = headers
+    return DeadLetterFilter(**chosen) if chosen else None
 
 
 # -- from the engine ------------------------------------------------------------------------------------------------
@@ -201,19 +219,16 @@ def topic_of(info: TopicInfo) -> pb.Topic:
 
 
 def _topic_settings(settings: TopicSettings) -> pb.TopicSettings:
-    return pb.TopicSettings(
-        sync=_number_of(settings.sync.value, SYNC_MODES), retain=_number_of(settings.retain, RETAINS),  # type: ignore[arg-type]
-        expired=_number_of(settings.expired, EXPIREDS), priorities=settings.priorities, compression=settings.compression,  # type: ignore[arg-type]
-        compaction=settings.compaction, **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
-    )  # fmt: skip
+    return pb.TopicSettings(**_told(settings.to_json(), _TOPIC_SETTINGS))
+
+
+def _told(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: _number_of(settings[name], _WORDS[name]) if name in _WORDS else settings[name] for name in names}
 
 
 def group_settings_of(settings: GroupSettings) -> pb.GroupSettings:
     """The settings of a group."""
-    return pb.GroupSettings(
-        ordered=settings.ordered, reset=_number_of(settings.reset, RESETS),  # type: ignore[arg-type]
-        **{name: getattr(settings, name) for name in _GROUP_NUMBERS},
-    )  # fmt: skip
+    return pb.GroupSettings(**_told(settings.to_json(), _GROUP_SETTINGS))
 
 
 def group_of(info: GroupInfo) -> pb.Group:
@@ -231,14 +246,11 @@ def stats_of(stats: StoreStats, chosen: Iterable[str]) -> pb.GetStatsResponse:
 
 def _topic_stats(topic: TopicStats) -> pb.TopicStats:
     return pb.TopicStats(
-        messages=topic.messages, published=topic.published, starts=list(topic.starts.values()), ends=list(topic.ends.values()),
-        dedup_evicted=topic.dedup_evicted, groups={name: _group_stats(group) for name, group in topic.groups.items()},
+        starts=list(topic.starts.values()), ends=list(topic.ends.values()),
+        groups={name: _group_stats(group) for name, group in topic.groups.items()},
+        **{name: getattr(topic, name) for name in _TOPIC_NUMBERS},
     )  # fmt: skip
 
 
 def _group_stats(group: GroupStats) -> pb.GroupStats:
-    numbers = (
-        "lag", "in_flight", "retrying", "members", "delivered", "redelivered", "acked", "nacked", "expired_leases", "dead_lettered",
-        "skipped", "lost", "expired",
-    )  # fmt: skip
-    return pb.GroupStats(positions=list(group.positions.values()), **{name: getattr(group, name) for name in numbers})
+    return pb.GroupStats(positions=list(group.positions.values()), **{name: getattr(group, name) for name in _GROUP_NUMBERS})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from penstock.arguments import shown
-from penstock.errors import GroupNotFound, NotFound, TopicNotFound
+from penstock.errors import BadArgument, GroupNotFound, NotFound, TopicNotFound
 from penstock.server.http import representation as show
 from penstock.server.http import schemas
 from penstock.server.http.consuming import check_may_make_group
@@ -17,7 +17,7 @@ from penstock.server.http.operations import Call, Parameter, operation
 from penstock.server.http.publishing import BASE64, check_topics_room
 from penstock.server.http.schemas import ref
 from penstock.store.dead_letter_filter import DeadLetterFilter
-from penstock.values import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from penstock.values import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
     from penstock.store.store import GroupInfo
@@ -73,6 +73,10 @@ async def list_topics(call: Call) -> Response:
             "compaction": {"type": "boolean"},
             "tombstone_grace": schemas.seconds(0, _YEARS_S, "seconds"),
             "dead_letter_retention": schemas.seconds(0, _YEARS_S, "seconds; 0 = dead letters are kept"),
+            "aging": schemas.seconds(0, _YEARS_S, "seconds; what waits longer is served as one priority higher; 0 = never"),
+            "index_interval_bytes": schemas.whole(64, 16 * MIB),
+            "coalesce_below_bytes": schemas.whole(0, 16 * MIB),
+            "coalesce_to_bytes": schemas.whole(64, 16 * MIB),
         },
         ("name",),
     ),
@@ -123,6 +127,15 @@ async def delete_topic(call: Call) -> Response:
 async def compact(call: Call) -> Response:
     """Compact a topic."""
     return show.json_answer((await call.context.store.compact(call.topic))._asdict())
+
+
+@operation(
+    "POST", "/v1/topics/{topic}/retain", "Remove what the topic's retention settings say, now.", tag="topics", right="admin",
+    answers={200: ref("Retained")}, problems=(404,),
+)  # fmt: skip
+async def retain(call: Call) -> Response:
+    """Retain."""
+    return show.json_answer((await call.context.store.retain(call.topic))._asdict())
 
 
 @operation(
@@ -241,6 +254,8 @@ _FILTER = (
     Parameter("since_us", schemas.whole(0, _LAST_US, "dead-lettered from then on; microseconds since 1970")),
     Parameter("until_us", schemas.whole(0, _LAST_US, "dead-lettered before then; microseconds since 1970")),
     Parameter("key", schemas.text(KEY_BYTES_MAX, "those with this key")),
+    Parameter("key_base64", schemas.text(2 * KEY_BYTES_MAX, "the same, any bytes", contentEncoding="base64")),
+    Parameter("header", schemas.text(KEY_BYTES_MAX, "NAME: those with this header; NAME=VALUE: with this value of it")),
 )
 
 
@@ -249,6 +264,13 @@ def _filter(query: dict[str, Any]) -> DeadLetterFilter | None:
     given = {name: query[name] for name in ("reason", "group", "partition", "key") if query[name] is not None}
     given |= {name: query[f"source_{name}"] for name in ("start", "end") if query[f"source_{name}"] is not None}
     given |= {name: query[f"{name}_us"] / 1_000_000 for name in ("since", "until") if query[f"{name}_us"] is not None}
+    if query["key_base64"] is not None:
+        if "key" in given:
+            raise BadArgument("key_base64", shown(query["key_base64"]), "excludes key")
+        given["key"] = show.bytes_of_base64(query["key_base64"], "key_base64")
+    if query["header"] is not None:
+        name, equals, value = query["header"].partition("=")
+        given["headers"] = {name: value.encode() if equals else None}
     return DeadLetterFilter(**given) if given else None
 
 

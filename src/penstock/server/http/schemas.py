@@ -172,6 +172,7 @@ COMPONENTS: dict[str, Schema] = {
     ),
     "TopicDetails": {"allOf": [ref("Topic"), answer({"messages": OFFSET, "starts": list_of(OFFSET), "ends": list_of(OFFSET)})]},
     "Rewritten": answer(dict.fromkeys(("segments", "messages", "tombstones", "bytes"), OFFSET)),
+    "Retained": answer(dict.fromkeys(("segments", "bytes"), OFFSET)),
     "Topics": answer({"topics": list_of(ref("Topic"))}),
     "Group": answer({"topic": {"type": "string"}, "name": {"type": "string"}, "settings": {"type": "object"}}),
     "GroupDetails": {

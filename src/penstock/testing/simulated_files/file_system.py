@@ -253,6 +253,9 @@ class SimulatedFileSystem:
             view = memoryview(buffer)[:length]
             return SimulatedSharedMap(self, inode, view if write else view.toreadonly())
 
+    def note_read(self, view: memoryview, length: int) -> None:
+        """There is nothing but memory, and no page of it may go."""
+
     def boot_id(self) -> bytes:
         """Counts the crashes that led here, so that it is the same in each run."""
         return self._boot.to_bytes(16, "big")

@@ -1,0 +1,88 @@
+"""What one door can say, the others can: settings, numbers and filters, compared with the engine's own."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+from penstock.cli.topics import create as create_command
+from penstock.client import store as client_store
+from penstock.server.http import administering, consuming  # noqa: F401 - they add their operations
+from penstock.server.http.operations import OPERATIONS
+from penstock.settings import TOPIC_SETTINGS, GroupSettings, TopicSettings
+from penstock.store.dead_letter_filter import DeadLetterFilter
+from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.store import Store
+from penstock.wire import penstock_pb2 as pb
+
+TOPIC = {field.name for field in fields(TopicSettings)}
+GROUP = {field.name for field in fields(GroupSettings)}
+
+
+def in_seconds(names: set[str]) -> set[str]:
+    """As calls for people take them: times in seconds, without a unit."""
+    return {name.removesuffix("_ms") for name in names}
+
+
+def of_proto(message: Any) -> set[str]:
+    return {field.name for field in message.DESCRIPTOR.fields}
+
+
+def body_of(name: str) -> set[str]:
+    (found,) = [one for one in OPERATIONS if one.name == name]
+    assert found.body is not None
+    return set(found.body["properties"])
+
+
+def parameters_of(name: str) -> set[str]:
+    (found,) = [one for one in OPERATIONS if one.name == name]
+    return {parameter.name for parameter in found.parameters}
+
+
+def numbers(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def test_every_setting_of_a_topic_can_be_given_by_grpc_and_is_told() -> None:
+    assert of_proto(pb.TopicSettings) == TOPIC
+
+
+def test_every_setting_of_a_topic_can_be_given_by_http() -> None:
+    assert body_of("create_topic") - {"name", "partitions"} == in_seconds(TOPIC)
+
+
+def test_every_setting_of_a_topic_can_be_given_by_the_command_line() -> None:
+    options = {one.name for one in create_command.params} - {"target", "name", "others", "as_json", "partitions"}
+    by_number = {setting.name for setting in TOPIC_SETTINGS if setting.least is not None}
+    assert {name for name in TOPIC if name.removesuffix("_ms") not in options and name not in by_number} == set()
+    assert options <= in_seconds(TOPIC)
+
+
+def test_every_time_of_a_topic_is_taken_in_seconds_by_stores_here_and_on_a_server() -> None:
+    times = {name for name in in_seconds(TOPIC) if f"{name}_ms" in TOPIC}
+    assert times <= set(inspect.signature(Store.create_topic).parameters)
+    assert times == client_store._SECONDS_OF_TOPIC
+
+
+def test_every_setting_of_a_group_can_be_given_by_every_door_and_is_told() -> None:
+    assert set(inspect.signature(Store.subscribe).parameters) >= in_seconds(GROUP)
+    assert of_proto(pb.GroupSettings) == GROUP
+    assert of_proto(pb.Subscription) >= GROUP
+    assert body_of("configure_group") - {"start"} == in_seconds(GROUP)
+
+
+def test_grpc_tells_every_number_of_a_store() -> None:
+    assert of_proto(pb.GroupStats) == numbers(GroupStats)
+    assert of_proto(pb.TopicStats) == numbers(TopicStats)
+    # Where the store lies is no business of clients.
+    assert of_proto(pb.GetStatsResponse) == numbers(StoreStats) - {"path"}
+
+
+def test_dead_letters_are_chosen_by_the_same_filter() -> None:
+    wanted = set(inspect.signature(DeadLetterFilter).parameters)
+    assert {name.removesuffix("_us") for name in of_proto(pb.DeadLetterFilter)} == wanted
+    other_names = {"source_start": "start", "source_end": "end", "since_us": "since", "until_us": "until", "header": "headers"}
+    for operation in ("list_dead_letters", "replay_all_dead_letters", "discard_all_dead_letters"):
+        given = parameters_of(operation) - {"limit", "start", "base64", "key_base64"}
+        assert {other_names.get(name, name) for name in given} == wanted

@@ -12,12 +12,11 @@ import pytest
 
 from penstock.values import MIB
 from tests.conformance import test_delivery
-from tests.conformance.backends import Backend, DirectoryBackend
+from tests.conformance.backends import Backend, ServerBackend
 from tests.grpc.running import Running
 from tests.grpc.store import GrpcStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import ModuleType
 
     from penstock import Store
@@ -30,42 +29,21 @@ NOT_OVER_GRPC = {
 """Tests that are left out, and why."""
 
 
-class GrpcBackend(DirectoryBackend):
+class GrpcBackend(ServerBackend):
     """A store in a folder that a gRPC server in this process serves, through the generated stub."""
 
     name = "grpc"
-    has_one_opener = False
     has_readers = False
 
-    def __init__(self, folder: Path, *, live: bool) -> None:
-        super().__init__(folder, live=live)
-        self._servers: dict[Path, Running] = {}
-        self._owners: list[Store] = []
+    def _serve(self, owner: Store) -> Any:
+        return Running(owner, request_bytes_max=32 * MIB)
 
-    def open(self, **settings: Any) -> Store:
-        server = self._servers.get(self.path)
-        if server is None:
-            owner = self._open(str(self.path), settings)
-            self._opened.pop()
-            server = self._servers[self.path] = Running(owner, request_bytes_max=32 * MIB)
-            self._owners.append(owner)
+    def _connect(self, server: Any, *, auto_create: bool) -> Store:
         client: Any = GrpcStore(server.target)
-        self._opened.append(client)
         return client  # type: ignore[no-any-return]  # it has the same face
-
-    def owner(self) -> Any:
-        return self._owners[-1]
 
     def queue(self, **options: Any) -> Any:
         pytest.skip("no such call over gRPC: a Queue speaks the native protocol")
-
-    def close(self) -> None:
-        super().close()
-        for server in self._servers.values():
-            server.close()
-        self._servers = {}
-        while self._owners:
-            self._owners.pop().close()
 
 
 @pytest.fixture

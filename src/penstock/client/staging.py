@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.client.gathering import place_message, place_messages
 from penstock.client.pending import ConnectionLost
 from penstock.errors import PenstockError, Unavailable, UsageError
 from penstock.topics.arrow_messages import batches_of
-from penstock.topics.encoder import Columns
 from penstock.topics.options import options
 from penstock.wire.answers import text
 from penstock.wire.calls import Call
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.client.connection import Connection
-    from penstock.client.transaction import Target
+    from penstock.client.gathering import Target
     from penstock.format.batch import EncodedBatch
 
 GATHER_BYTES = 1024 * 1024
@@ -50,9 +50,8 @@ class RemoteStage:
         """Publish a message when the stage is committed."""
         self._check()
         chosen = options(ttl, delay, priority, compression)
-        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp, None, chosen))
-        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
-        self._add(target.name, target.partition_for(key_data, partition), batch)
+        target, number, batch = place_message(self._to_publish, topic, value, key, headers, partition, timestamp, chosen)
+        self._add(target.name, number, batch)
 
     def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
                      timestamps: object = None, ttls: object = None, delays: object = None, priorities: object = None,
@@ -60,11 +59,9 @@ class RemoteStage:
         """Publish messages when the stage is committed."""
         self._check()
         chosen = options(ttls, delays, priorities, compression)
-        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None, chosen))
-        columns = Columns(target, values, keys, headers, timestamps, None, chosen)
-        if columns.values:
-            for number, _, batch in columns.split(partition):
-                self._add(target.name, number, batch)
+        placed = place_messages(self._to_publish, topic, values, keys, headers, partition, timestamps, chosen)
+        for target, number, batch in placed:
+            self._add(target.name, number, batch)
 
     def publish_arrow(self, topic: str, table: Any) -> None:
         """Publish the rows of a `pyarrow.RecordBatch` when the stage is committed. See `OpenStage.publish_arrow`."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.arguments import shown
 from penstock.client.consumer import ranges_of
 from penstock.client.delivery import RemoteDelivery
+from penstock.client.gathering import place_message, place_messages
 from penstock.client.pending import ConnectionLost
 from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, PenstockError, UsageError
-from penstock.topics.encoder import Columns, MessageEncoder
 from penstock.topics.options import options
 from penstock.topics.receipt import Receipt
 from penstock.wire.answers import numbers
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.client.connection import Connection
     from penstock.client.consumer import RemoteConsumer
-    from penstock.format.batch import EncodedBatch
+    from penstock.client.gathering import Placed, Target
     from penstock.wire.frame import Frame
-
-    Target = Callable[[str, Callable[[MessageEncoder], object]], MessageEncoder]
 
 
 class RemoteTransaction:
@@ -34,7 +32,7 @@ class RemoteTransaction:
         self._connection = connection
         self._to_publish = to_publish
         self._check_open = check_open
-        self._batches: list[tuple[MessageEncoder, int, EncodedBatch]] = []
+        self._batches: list[Placed] = []
         self._acks: dict[RemoteConsumer, dict[RemoteDelivery, None]] = {}
         self._ended = False
         self._receipts: list[Receipt] = []
@@ -45,9 +43,7 @@ class RemoteTransaction:
         """Publish a message when the transaction commits."""
         self._check()
         chosen = options(ttl, delay, priority, compression)
-        target = self._to_publish(topic, lambda new: new.encode(value, key, headers, timestamp, None, chosen))
-        batch, key_data = target.encode(value, key, headers, timestamp, None, chosen)
-        self._batches.append((target, target.partition_for(key_data, partition), batch))
+        self._batches.append(place_message(self._to_publish, topic, value, key, headers, partition, timestamp, chosen))
 
     def publish_many(self, topic: str, values: object, *, keys: object = None, headers: object = None, partition: object = None,
                      timestamps: object = None, ttls: object = None, delays: object = None, priorities: object = None,
@@ -55,10 +51,7 @@ class RemoteTransaction:
         """Publish messages when the transaction commits."""
         self._check()
         chosen = options(ttls, delays, priorities, compression)
-        target = self._to_publish(topic, lambda new: Columns(new, values, keys, headers, timestamps, None, chosen))
-        columns = Columns(target, values, keys, headers, timestamps, None, chosen)
-        if columns.values:
-            self._batches += [(target, number, batch) for number, _, batch in columns.split(partition)]
+        self._batches += place_messages(self._to_publish, topic, values, keys, headers, partition, timestamps, chosen)
 
     def ack(self, message: RemoteDelivery) -> None:
         """Finish *message* when the transaction commits. Raises `LeaseExpired` then if it is not its consumer's any more."""

@@ -132,6 +132,7 @@ class Session:
             Call.CREATE_TOPIC: self._create_topic,
             Call.TOPIC_TO_PUBLISH: self._topic_to_publish,
             Call.STATS: lambda _: (documents.encode_stats(store.stats()), []),
+            Call.METRICS: lambda _: (documents.encode_metrics(store.metrics()), []),
             Call.RETAIN: self._retain,
             Call.FLUSH: self._flush,
             Call.VACUUM: lambda frame: (store.vacuum(frame.fields.get("topic"))._asdict(), []),

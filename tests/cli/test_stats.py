@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import penstock
 from penstock.cli import stats as showing
+from penstock.server.running import RunningServer
+from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Commands
@@ -22,7 +25,11 @@ def orders(path: str) -> str:
 
 
 def test_numbers_are_shown(run: Commands, orders: str) -> None:
-    assert run.text("stats", orders) == "TOPIC   PARTITIONS  MESSAGES  EVER\norders           2         5     5\n"
+    heading, row = run.text("stats", orders).splitlines()
+    assert heading == "TOPIC   PARTITIONS  MESSAGES  BYTES  EVER"
+    name, partitions, messages, size, ever = row.split()
+    assert (name, partitions, messages, ever) == ("orders", "2", "5", "5")
+    assert int(size) == sum(file.stat().st_size for file in Path(orders, "topics", "orders").glob("*/*.log")) > 0
 
 
 def test_numbers_as_json(run: Commands, orders: str) -> None:
@@ -36,7 +43,7 @@ def test_watching_shows_them_again_with_rates(run: Commands, orders: str) -> Non
     assert "rates" not in first
     assert second["rates"] == {"orders": 0}
     text = run.text("stats", orders, "--watch", "--interval", "10ms", "--count", 2)
-    assert text.splitlines()[2].split() == ["TOPIC", "PARTITIONS", "MESSAGES", "EVER", "PER", "SECOND"]
+    assert text.splitlines()[2].split() == ["TOPIC", "PARTITIONS", "MESSAGES", "BYTES", "EVER", "PER", "SECOND"]
 
 
 def test_groups_are_shown_where_they_are_known(path: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -44,11 +51,38 @@ def test_groups_are_shown_where_they_are_known(path: str, capsysbinary: pytest.C
     with penstock.open(path) as store:
         store.publish("orders", b"x")
         store.subscribe("orders", "billing")
-        showing._write(store.stats(), {}, as_json=False)
-    printed = capsysbinary.readouterr().out.decode().splitlines()
-    assert [line.split() for line in printed[2:]] == [
-        ["groups:"], ["TOPIC", "GROUP", "LAG", "IN", "FLIGHT", "RETRYING", "MEMBERS"], ["orders", "billing", "1", "0", "0", "1"],
-    ]  # fmt: skip
+        showing._write(showing._look(store), {}, as_json=False)  # type: ignore[arg-type]
+    printed = [line.split() for line in capsysbinary.readouterr().out.decode().splitlines()]
+    assert printed[0][-2:] == ["DEAD", "LETTERS"]
+    assert printed[2:4] == [
+        ["groups:"],
+        ["TOPIC", "GROUP", "LAG", "LAG", "IN", "SECONDS", "IN", "FLIGHT", "RETRYING", "MEMBERS"],
+    ]
+    (row,) = printed[4:]
+    assert (row[:3], row[4:]) == (["orders", "billing", "1"], ["0", "0", "1"])
+    assert 0 <= float(row[3]) < 60
+
+
+def test_a_server_tells_how_long_things_take(run: Commands, path: str) -> None:
+    with Store.open(path) as owner, RunningServer(owner) as server:
+        owner.measure()
+        owner.publish_many("orders", [b"x", b"y"])
+        with owner.subscribe("orders", "billing") as consumer:
+            consumer.get(5).reject("bad")  # type: ignore[union-attr]
+            consumer.get(5).ack(wait=True)  # type: ignore[union-attr]
+        text = run.text("stats", server.address)
+        (numbers,) = run.json("stats", server.address)
+    rows = [line.split() for line in text.partition("milliseconds:")[2].splitlines()[1:]]
+    assert rows[0] == ["WHAT", "TOPIC", "GROUP", "COUNT", "P50", "P95", "P99"]
+    assert [row[:3] for row in rows[1:] if row[0] != "publish"] == [["fsync", "-", "-"], ["deliver", "to", "ack"]]
+    assert ["publish", "orders", "-", "1"] in [row[:4] for row in rows]
+    orders = numbers["topics"]["orders"]
+    assert orders["publish"]["count"] == 1
+    assert orders["publish"]["p50_s"] <= orders["publish"]["p99_s"] < 60
+    assert orders["groups"]["billing"]["deliver_to_ack"]["count"] == 1
+    assert orders["dead_letters"] == 1
+    assert orders["dead_letter_age_s"] > 0
+    assert numbers["fsync"]["count"] > 0
 
 
 def test_a_count_needs_watching(run: Commands, orders: str) -> None:

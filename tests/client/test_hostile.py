@@ -188,7 +188,7 @@ KNOWN: dict[Call, dict[str, Any]] = {
     Call.DISCARD_DEAD_LETTERS: {"topic": "held", "offsets": []},
 }
 """Every field of every call that has some, right."""
-WITHOUT = {Call.HELLO, Call.PING, Call.TOPICS, Call.STATS, Call.FLUSH}
+WITHOUT = {Call.HELLO, Call.PING, Call.TOPICS, Call.STATS, Call.METRICS, Call.FLUSH}
 WRONG: list[Any] = [
     "", "no such", "\ud800", "x" * 5_000, "../others", -1, -(1 << 70), 1 << 31, 1 << 63, 1 << 64, 10**400, 0.5,
     [], [[]], [None], [[None, None]], [["held", -1]], [[1, [[1, -1]]]], [[1, 1, 1]], [[-1, 1]], [[1 << 62, 1 << 62]], {},

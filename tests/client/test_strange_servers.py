@@ -183,6 +183,7 @@ def test_answers_that_nobody_asked_for_are_ignored(strange: StrangeServer, clien
         (Call.ABORT, lambda client: client.abort([])),
         (Call.RETAIN, lambda client: client.retain()),
         (Call.STATS, lambda client: client.stats()),
+        (Call.METRICS, lambda client: client.metrics()),
         (Call.SUBSCRIBE, lambda client: client.subscribe("orders", "workers")),
         (Call.POSITIONS, lambda client: client.ends("orders")),
         (Call.STAGE, lambda client: client.stage("job")),

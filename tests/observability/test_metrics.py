@@ -9,7 +9,9 @@ import pytest
 import penstock
 from penstock.client.address import parse_address
 from penstock.client.store import RemoteStore
+from penstock.errors import Closed, MessageTooLarge
 from penstock.files import RealFileSystem
+from penstock.format.batch import encode_single
 from penstock.server.running import RunningServer
 from penstock.store.metrics import BOUNDS_S, Histogram
 from penstock.store.store import Store
@@ -129,6 +131,91 @@ def test_a_client_of_a_server_has_the_same_snapshot(tmp_path: Path) -> None:
         assert topic.publish.count == 1
         store.measure(on=False)
         assert store.metrics().topics["t"].publish is None
+
+
+def test_a_client_has_the_times_of_a_server_that_measures(tmp_path: Path) -> None:
+    with (
+        Store.open(tmp_path / "s", settings=SETTINGS) as own,
+        RunningServer(own) as server,
+        RemoteStore(parse_address(server.address)) as store,
+    ):
+        own.measure()
+        store.create_topic("many", partitions=3)
+        store.create_topic("weak", sync="os")
+        store.publish("t", b"0")
+        store.publish_many("weak", [b"0"] * 10)
+        with store.producer("t", linger=0, name="p") as producer:
+            producer.send(b"1").result(10)
+        own.publish_many("many", [b"0", b"1", b"2"], keys=[b"a", b"b", b"c"])
+        with store.subscribe("t", "g") as consumer:
+            consumer.get(5).ack(wait=True)  # type: ignore[union-attr]
+        found, here = store.metrics(), own.metrics()
+        assert found.topics.keys() == here.topics.keys()
+        assert {name: one.publish.count for name, one in found.topics.items() if one.publish} == {"t": 2, "many": 1, "weak": 1}
+        assert found.fsync is not None
+        assert found.fsync.count > 0
+        group = found.topics["t"].groups["g"]
+        assert group.deliver_to_ack == here.topics["t"].groups["g"].deliver_to_ack
+        assert group.deliver_to_ack is not None
+        assert group.deliver_to_ack.count == 1
+        assert group.lag_s > 0
+        own.measure(on=False)
+        store.publish("t", b"2")
+        assert (store.metrics().topics["t"].publish, store.metrics().fsync) == (None, None)
+
+
+def test_a_batch_that_was_refused_is_no_observation(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", settings=SETTINGS) as store:
+        store.measure()
+        store.create_topic("t", max_message_bytes=10)
+        with pytest.raises(MessageTooLarge):
+            store.publish("t", b"x" * 11)
+        ticket = store._volume._append_ticket(store._volume._committer, store._catalog.get("t").logs[0], encode_single(b"x"))
+        ticket.finish(Closed("it"))
+        assert store.metrics().topics["t"].publish is None
+
+
+def test_a_topic_that_is_deleted_is_forgotten_and_made_anew_is_measured_anew(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", settings=SETTINGS) as store:
+        store.measure()
+        for _ in range(2):
+            store.publish("t", b"0")
+            with store.subscribe("t", "g") as consumer:
+                consumer.get(5).ack()  # type: ignore[union-attr]
+            topic = store.metrics().topics["t"]
+            assert topic.publish is not None
+            assert topic.groups["g"].deliver_to_ack is not None
+            assert (topic.publish.count, topic.groups["g"].deliver_to_ack.count) == (1, 1)
+            store.delete_topic("t")
+            assert not store.metrics().topics
+            assert not store._meter.publish  # type: ignore[union-attr]
+
+
+def test_the_oldest_dead_letter_is_found_without_reading_those_that_are_gone(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with Store.open(tmp_path / "s", settings=SETTINGS, clock=clock, background=False) as store:
+        store.create_topic("t")
+        with store.subscribe("t", "g") as consumer:
+            for number in range(30):
+                store.publish("t", b"%d" % number)
+                consumer.get(0).reject("bad")  # type: ignore[union-attr]
+                clock.advance(1)
+        box = store.dead_letters("t")
+        assert box.discard(offsets=range(25)) == 25
+        reads = []
+        log: Any = store._catalog.get("t.dlq").logs[0]
+        plain = log.read
+
+        def read(offset: int, *rest: Any) -> Any:
+            reads.append(offset)
+            return plain(offset, *rest)
+
+        log.read = read
+        assert [one.offset for one in box] == [25, 26, 27, 28, 29]
+        assert min(reads) == 25
+        found = store.metrics().topics["t"]
+        assert (found.dead_letters, found.dead_letter_age_s) == (5, 5.0)
+        del log.read
 
 
 def test_quantiles_lie_in_the_bucket_that_has_them() -> None:

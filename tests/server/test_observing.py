@@ -122,6 +122,74 @@ def test_stats_tell_of_all_topics(server: Running, http: httpx.Client) -> None:
     assert found["failed"] is False
 
 
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+
+
+def test_every_metric_is_on_the_page_with_its_type_labels_and_meaning() -> None:
+    with running() as server:
+        store, http = server.store.sync, server.client()
+        store.measure()
+        store.publish_many("t", [b"0", b"1"])
+        store.create_topic("weak", sync="os")
+        store.publish("weak", b"0")
+        found = http.post("/v1/topics/t/groups/g/receive", json={"max": 2}).json()["messages"]
+        http.post("/v1/topics/t/groups/g/ack", json={"receipts": [found[0]["receipt"]]})
+        http.post("/v1/topics/t/groups/g/reject", json={"receipts": [found[1]["receipt"]]})
+        until(lambda: len(store.dead_letters("t")))
+        served = http.get("/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(served)}
+    expected = []
+    for name, meaning in re.findall(r"^# HELP (\S+) (.*)$", served, re.MULTILINE):
+        family = families[name.removesuffix("_total")]
+        assert family.samples, f"{name} has no sample, so its labels are not seen"
+        labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
+        expected.append([f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), meaning])
+    assert rows(METRICS, "metric") == expected
+
+
+def test_latencies_are_histograms_that_count_batches_and_calls(server: Running, http: httpx.Client) -> None:
+    store = server.store.sync
+    store.publish("t", b"before")
+    assert not [name for name, _ in samples(http) if "duration" in name and "http" not in name], "nobody measures"
+    store.measure()
+    store.publish("t", b"1")
+    store.publish_many("t", [b"2"] * 100)
+    http.post("/v1/topics/t/messages", json={"value": "3"})
+    found = http.post("/v1/topics/t/groups/g/receive", json={"max": 50}).json()["messages"]
+    http.post("/v1/topics/t/groups/g/ack", json={"receipts": [one["receipt"] for one in found]})
+    values = samples(http)
+    topic, group = (("topic", "t"),), (("group", "g"), ("topic", "t"))
+    assert values["penstock_publish_duration_seconds_count", topic] == 3
+    assert values["penstock_publish_duration_seconds_bucket", (("le", "+Inf"), *topic)] == 3
+    assert 0 < values["penstock_publish_duration_seconds_sum", topic] < 60
+    assert values["penstock_deliver_to_ack_duration_seconds_count", group] == 1
+    buckets = [value for (name, _), value in values.items() if name == "penstock_publish_duration_seconds_bucket"]
+    assert buckets == sorted(buckets), "buckets are cumulative"
+    assert values["penstock_topic_bytes", topic] == store.stats().topics["t"].bytes > 100
+
+
+def test_the_lag_in_seconds_is_looked_up_once_however_often_it_is_asked(server: Running, http: httpx.Client) -> None:
+    store: Any = server.store.sync
+    store.publish_many("t", [b"0"] * 1_000)
+    with store.subscribe("t", "g") as consumer:
+        reads = []
+        plain = store.read
+
+        def read(*arguments: Any, **options: Any) -> Any:
+            reads.append(arguments)
+            return plain(*arguments, **options)
+
+        store.read = read
+        for _ in range(3):
+            assert samples(http)["penstock_group_oldest_unacked_age_seconds", (("group", "g"), ("topic", "t"))] > 0
+        assert len(reads) == 1
+        consumer.get(5).ack()
+        store.flush()
+        samples(http)
+        assert len(reads) == 2
+        del store.read
+
+
 # -- the description ------------------------------------------------------------------------------------------------
 
 

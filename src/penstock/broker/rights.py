@@ -50,6 +50,7 @@ RULES: dict[Call, Rule] = {
     Call.CREATE_TOPIC: Rule("admin", "topic"),
     Call.TOPIC_TO_PUBLISH: Rule("publish", "topic"),
     Call.STATS: Rule("read"),
+    Call.METRICS: Rule("read"),
     Call.RETAIN: Rule("admin", "topic"),
     Call.FLUSH: _ANY,
     Call.VACUUM: Rule("admin", "topic"),

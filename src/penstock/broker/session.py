@@ -81,6 +81,7 @@ class Session:
             Call.CREATE_TOPIC: topics.create,
             Call.TOPIC_TO_PUBLISH: topics.describe_to_publish,
             Call.STATS: topics.stats,
+            Call.METRICS: topics.metrics,
             Call.RETAIN: topics.retain,
             Call.FLUSH: topics.flush,
             Call.VACUUM: topics.vacuum,

@@ -73,6 +73,10 @@ class Topics:
         """Figures of the whole store."""
         return documents.encode_stats(self._store.stats()), []
 
+    def metrics(self, _: Frame) -> Answer:
+        """The same with ages and, while it is measured, latencies."""
+        return documents.encode_metrics(self._store.metrics()), []
+
     def retain(self, frame: Frame) -> Answer:
         """Free what need not be kept."""
         segments, freed = self._store.retain(frame.fields.get("topic"))

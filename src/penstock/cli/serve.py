@@ -89,13 +89,14 @@ def _say(server: Server, settings: ServerSettings) -> None:
 )
 @click.option("--allow-insecure", is_flag=True, help="Listen on a public address without tokens or TLS.")
 @click.option("--no-create-topics", is_flag=True, help="Publishing makes no topics.")
+@click.option("--no-measure", is_flag=True, help="Take no times of publishing, syncs and acks for the metrics.")
 @click.option(
     "--stop-timeout", type=parameters.duration, default="10s", show_default=True, help="How long running calls may take when it stops."
 )  # fmt: skip
 def serve(
     *, config: str | None, data: str, native: str, no_native: bool, grpc: str, no_grpc: bool, http: str, no_http: bool,
     tokens: str | None, tls_certificate: str | None, tls_key: str | None, tls_client_ca: str | None, allow_insecure: bool,
-    no_create_topics: bool, stop_timeout: float,
+    no_create_topics: bool, no_measure: bool, stop_timeout: float,
 ) -> None:  # fmt: skip
     """
     Serve a store over the network until SIGTERM or Ctrl-C.
@@ -111,7 +112,7 @@ def serve(
     settings = ServerSettings(
         data=data, native=None if no_native else native, grpc=None if no_grpc else grpc, needs_grpc=asked,
         http=None if no_http else http, tls_certificate=tls_certificate, tls_key=tls_key, tls_client_ca=tls_client_ca, tokens=tokens,
-        allow_insecure=allow_insecure, auto_create=not no_create_topics, stop_s=stop_timeout,
+        allow_insecure=allow_insecure, auto_create=not no_create_topics, stop_s=stop_timeout, measure=not no_measure,
     )  # fmt: skip
     _run(settings)
 

@@ -11,16 +11,21 @@ import click
 from penstock.cli import interrupts, output, parameters
 from penstock.cli.target import open_target
 from penstock.errors import UsageError
+from penstock.store.metrics import StoreMetrics
 
 if TYPE_CHECKING:
-    from penstock.store.stats import StoreStats
+    from penstock.store.metrics import Latency
+    from penstock.store.read_only import ReadOnlyStore
 
     Tables = list[tuple[str | None, list[str], list[list[object]]]]
 
 
 @click.command(
     epilog=parameters.examples(
-        "penstock stats data", "penstock stats data --watch", "penstock stats data --json | jq '.topics | keys'"
+        "penstock stats data",
+        "penstock stats data --watch",
+        "penstock stats penstock://localhost:7420 --watch",
+        "penstock stats data --json | jq '.topics | keys'",
     )
 )
 @parameters.target
@@ -30,21 +35,22 @@ if TYPE_CHECKING:
 @parameters.json_output
 def stats(*, target: str, watch: bool, interval: float, count: int | None, as_json: bool) -> None:
     """
-    Show how many messages there are, and how they come in.
+    Show how many messages there are, how they come in, and what they take.
 
-    Works beside the owner of the store. Groups are known to the owner only: see `penstock groups list`.
+    Works beside the owner of the store. Groups, dead letters and times are known to the owner only: a server tells them too; for a folder see
+    `penstock groups list`.
     """
     if count is not None and not watch:
         raise UsageError("--count needs --watch")
     with open_target(target, read_only=True) as store:
         if not watch:
-            _write(store.stats(), {}, as_json=as_json)
+            _write(_look(store), {}, as_json=as_json)
             return
         view = _View(as_json=as_json)
         try:
             left = count
             while True:
-                view.show(store.stats())
+                view.show(_look(store))
                 left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -52,6 +58,12 @@ def stats(*, target: str, watch: bool, interval: float, count: int | None, as_js
                     time.sleep(max(interval, 0.01))
         finally:
             view.close()
+
+
+def _look(store: ReadOnlyStore) -> StoreMetrics:
+    """What a server tells, or what a reader of files sees."""
+    ask = getattr(store, "metrics", None)
+    return StoreMetrics(store.stats()) if ask is None else ask()
 
 
 class _View:
@@ -67,10 +79,10 @@ class _View:
             self._live = Live(auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
             self._live.start()
 
-    def show(self, numbers: StoreStats) -> None:
+    def show(self, numbers: StoreMetrics) -> None:
         now = time.monotonic()
         rates: dict[str, float] = {}
-        for name, topic in numbers.topics.items():
+        for name, topic in numbers.stats.topics.items():
             end = sum(topic.ends.values())
             if name in self._before:
                 then, was = self._before[name]
@@ -93,30 +105,66 @@ class _View:
             self._live.stop()
 
 
-def _write(numbers: StoreStats, rates: dict[str, float], *, as_json: bool) -> None:
+def _write(numbers: StoreMetrics, rates: dict[str, float], *, as_json: bool) -> None:
     if as_json:
-        output.write_json(
-            asdict(numbers) | ({"rates": {name: round(rate, 3) for name, rate in rates.items()}} if rates else {})
-        )
+        shown = asdict(numbers.stats)
+        for name, topic in numbers.topics.items():
+            one = shown["topics"][name]
+            one |= {"dead_letters": topic.dead_letters, "dead_letter_age_s": topic.dead_letter_age_s}
+            one["publish"] = _summary(topic.publish)
+            for group, found in topic.groups.items():
+                one["groups"][group] |= {"lag_s": found.lag_s, "deliver_to_ack": _summary(found.deliver_to_ack)}
+        if numbers.topics:
+            shown["fsync"] = _summary(numbers.fsync)
+        if rates:
+            shown["rates"] = {name: round(rate, 3) for name, rate in rates.items()}
+        output.write_json(shown)
         return
     for title, columns, rows in _tables(numbers, rates):
         output.write_table(columns, rows, title=title)
 
 
-def _tables(numbers: StoreStats, rates: dict[str, float]) -> Tables:
-    columns = ["topic", "partitions>", "messages>", "ever>"]
+def _summary(times: Latency | None) -> dict[str, float] | None:
+    if times is None:
+        return None
+    return {"count": times.count, "p50_s": times.p50, "p95_s": times.p95, "p99_s": times.p99}
+
+
+def _tables(numbers: StoreMetrics, rates: dict[str, float]) -> Tables:
+    columns = ["topic", "partitions>", "messages>", "bytes>", "ever>"]
     rows: list[list[object]] = [
-        [name, topic.partitions, topic.messages, sum(topic.ends.values())] for name, topic in numbers.topics.items()
+        [name, topic.partitions, topic.messages, topic.bytes, sum(topic.ends.values())]
+        for name, topic in numbers.stats.topics.items()
     ]
+    if numbers.topics:
+        columns.append("dead letters>")
+        rows = [[*row, numbers.topics[str(row[0])].dead_letters if row[0] in numbers.topics else None] for row in rows]
     if rates:
         columns.append("per second>")
         rows = [[*row, round(rates.get(str(row[0]), 0))] for row in rows]
     found: Tables = [(None, columns, rows)]
     groups: list[list[object]] = [
-        [topic, name, group.lag, group.in_flight, group.retrying, group.members]
-        for topic, one in numbers.topics.items()
-        for name, group in one.groups.items()
+        [topic, name, one.stats.lag, f"{one.lag_s:.1f}", one.stats.in_flight, one.stats.retrying, one.stats.members]
+        for topic, metrics in numbers.topics.items()
+        for name, one in metrics.groups.items()
     ]
     if groups:
-        found.append(("groups", ["topic", "group", "lag>", "in flight>", "retrying>", "members>"], groups))
+        names = ["topic", "group", "lag>", "lag in seconds>", "in flight>", "retrying>", "members>"]
+        found.append(("groups", names, groups))
+    times = _times(numbers)
+    if times:
+        found.append(("milliseconds", ["what", "topic", "group", "count>", "p50>", "p95>", "p99>"], times))
     return found
+
+
+def _times(numbers: StoreMetrics) -> list[list[object]]:
+    """How long things take, where that was seen."""
+    found: list[tuple[str, str | None, str | None, Latency | None]] = [("fsync", None, None, numbers.fsync)]
+    for name, topic in numbers.topics.items():
+        found.append(("publish", name, None, topic.publish))
+        found += [("deliver to ack", name, group, one.deliver_to_ack) for group, one in topic.groups.items()]
+    return [
+        [what, topic, group, times.count, *[f"{seconds * 1000:.2f}" for seconds in (times.p50, times.p95, times.p99)]]
+        for what, topic, group, times in found
+        if times is not None and times.count
+    ]

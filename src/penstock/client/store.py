@@ -11,6 +11,7 @@ import contextlib
 import math
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_whole_number, shown
@@ -25,7 +26,7 @@ from penstock.client.transaction import RemoteTransaction
 from penstock.errors import BadArgument, BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
-from penstock.store.metrics import Meter, StoreMetrics, collect
+from penstock.store.metrics import Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions
 from penstock.store.staging import NUMBER_MAX, Committed
 from penstock.store.store import PREFETCH_DEFAULT, Retained, Rewritten, TopicInfo
@@ -510,8 +511,18 @@ class RemoteStore:
         return documents.decode_stats(self._connection.call(Call.STATS).fields)
 
     def metrics(self) -> StoreMetrics:
-        """See `Store.metrics`; of times it has those of its own `publish` and `publish_many`, the way there and back included."""
-        return collect(self, time.time_ns() // 1000, self._meter)
+        """
+        See `Store.metrics`; times are there if the server measures, as `penstock serve` does.
+
+        While this client measures too (`measure`), those of publishing are its own: of its `publish` and `publish_many`, the way there and
+        back included.
+        """
+        found = documents.decode_metrics(self._connection.call(Call.METRICS).fields)
+        meter = self._meter
+        if meter is None:
+            return found
+        own = {name: histogram.snapshot() for name, histogram in list(meter.publish.items())}
+        return replace(found, topics={name: replace(one, publish=own.get(name)) for name, one in found.topics.items()})
 
     def measure(self, *, on: bool = True) -> None:
         """Take times for `metrics` from now on, or no more."""

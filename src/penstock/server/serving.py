@@ -55,6 +55,8 @@ class ServerSettings:
     allow_insecure: bool = False
     auto_create: bool = True
     stop_s: float = 10.0
+    measure: bool = True
+    """Whether it takes times for its metrics: about a microsecond for each batch that is published."""
     needs_grpc: bool = True
     """Whether it must not begin where the packages of gRPC are missing; else it goes without."""
 
@@ -103,6 +105,8 @@ class Server:
         settings = self._settings
         store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
         try:
+            if settings.measure:
+                store.measure()
             await self._listen(store)
             try:
                 with self._handling_signals():

@@ -8,11 +8,12 @@ frame that publishes it. Groups of users over `X.dlq` are not concerned.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from typing import TYPE_CHECKING
 
 from penstock.arguments import check_whole_number, shown
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, OffsetOutOfRange
 from penstock.groups.dead_letters import HEADER_PREFIX, TTL_HEADER
 from penstock.settings import GroupSettings
 from penstock.store import reading
@@ -65,9 +66,13 @@ class DeadLetters:
         if dead is None:
             return
         group = self._group(dead)
-        for message in reading.messages(dead.name, list(enumerate(dead.logs)), "earliest", None, None):
-            if _is_there(group, message):
-                yield message
+        for partition, log in enumerate(dead.logs):
+            # What lies before is gone, however much it is.
+            start = max(group.position(partition), log.log_start)
+            with contextlib.suppress(OffsetOutOfRange):  # retention took all that there was meanwhile
+                for message in reading.messages(dead.name, [(partition, log)], start, None, None):
+                    if _is_there(group, message):
+                        yield message
 
     def list(
         self, max_messages: int | None = None, filter: Callable[[Message], bool] | None = None  # noqa: A002

@@ -1,9 +1,10 @@
 """
 A snapshot of what a store does: counts, lag in messages and seconds, dead letters, and how long things take.
 
-Counts and positions are kept anyway (`stats.py`), and what is older than a message is read when somebody asks. Times are taken only while
-somebody measures (`Store.measure`): the calls are then replaced by ones that look at the clock, and without that they are the plain
-ones, so that measuring costs nothing where it is off. Nothing is done for each message: a call, or a commit cycle, is one observation.
+Counts and positions are kept anyway (`stats.py`), and how old a message is, is read when somebody asks: of the first unfinished one only,
+and not again while it stays the first, so that asking costs the same however much waits. Times are taken only while somebody measures
+(`Store.measure`): tickets and calls are then replaced by ones that look at the clock, and without that they are the plain ones, so that
+measuring costs nothing where it is off. Nothing is done for each message: a batch, a call, or a commit cycle, is one observation.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import PenstockError
 from penstock.groups.dead_letters import SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from penstock.store.stats import GroupStats, StoreStats, TopicStats
+    from penstock.store.store import Store
 
 BOUNDS_S = (
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -99,27 +101,37 @@ class Meter:
         self.publish: dict[str, Histogram] = {}
         self.ack: dict[tuple[str, str], Histogram] = {}
 
+    def published(self, topic: str, seconds: float) -> None:
+        """A batch of *topic* was committed after so long."""
+        found = self.publish.get(topic)
+        if found is None:
+            found = self.publish.setdefault(topic, Histogram())
+        found.observe(seconds)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """There are only these *topics*: nothing is kept of others."""
+        for name in [name for name in list(self.publish) if name not in topics]:
+            self.publish.pop(name, None)
+        for key in [key for key in list(self.ack) if key[0] not in topics]:
+            self.ack.pop(key, None)
+
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """*call*, which takes a topic first, with a look at the clock before and after."""
-        histograms = self.publish
+        published = self.published
 
         def timed_call(topic: str, *arguments: Any, **options: Any) -> Any:
             began = time.perf_counter()
             answer = call(topic, *arguments, **options)
-            found = histograms.get(topic)
-            if found is None:
-                found = histograms.setdefault(topic, Histogram())
-            found.observe(time.perf_counter() - began)
+            published(topic, time.perf_counter() - began)
             return answer
 
         return timed_call
 
     def attach(self, group: Any) -> None:
         """From now on see how long the messages of *group* take: the first one of each call that hands some out, until it is acked."""
-        name = (group.topic, group.name)
-        if name in self.ack:
+        if "take" in group.__dict__:
             return
-        histogram = self.ack[name] = Histogram()
+        histogram = self.ack.setdefault((group.topic, group.name), Histogram())
         handed: dict[tuple[int, int], float] = {}
         take, ack = group.take, group.ack
 
@@ -168,7 +180,7 @@ class TopicMetrics:
     dead_letter_age_s: float
     """The age of the oldest of them; 0 if there is none."""
     publish: Latency | None
-    """Calls of `publish` and `publish_many`, until they return; None unless the store is measured."""
+    """Batches, from when they are handed to the store until they are committed, whoever published them; None unless it is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,43 +193,80 @@ class StoreMetrics:
     """Syncs of the journal, one for each commit cycle; None unless the store is measured."""
 
 
-def collect(store: Any, now_us: int, meter: Meter | None = None) -> StoreMetrics:
-    """The metrics of *store*, which is any that has the calls; it reads one message for each partition that a group is behind in."""
-    stats: StoreStats = store.stats()
-    topics = {}
-    for name, topic in stats.topics.items():
-        count, age_s = _dead_letters(store, name, stats, now_us)
-        timed = None if meter is None else meter.publish.get(name)
-        topics[name] = TopicMetrics(
-            topic,
-            {group: _group(store, name, topic, group, found, now_us, meter) for group, found in topic.groups.items()},
-            count,
-            age_s,
-            None if timed is None else timed.snapshot(),
-        )
-    return StoreMetrics(stats, topics, None if meter is None else meter.fsync.snapshot())
+class Collector:
+    """Collects the metrics of one store. Safe to use from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._times: dict[tuple[bytes, int, int], int] = {}
+        """When the message at an offset of a partition was appended, of those that were first in a group when it was last asked."""
+        self._oldest: dict[bytes, tuple[tuple[int, int], int]] = {}
+        """When the oldest dead letter of a topic was appended, and how many there were, and the end of their log, then."""
+
+    def collect(self, now_us: int, meter: Meter | None, topics_max: int | None = None) -> StoreMetrics:
+        """The metrics of now; of the first *topics_max* topics by name, if it is given."""
+        stats = self._store.stats()
+        if meter is not None:
+            meter.forget(stats.topics)
+        identities = {info.name: info.topic_id for info in self._store.topics()}
+        names = [name for name in sorted(stats.topics) if name in identities][:topics_max]
+        times: dict[tuple[bytes, int, int], int] = {}
+        oldest: dict[bytes, tuple[tuple[int, int], int]] = {}
+        topics = {}
+        for name in names:
+            topic, identity = stats.topics[name], identities[name]
+            dead = stats.topics.get(name + SUFFIX)
+            count, age_s = (0, 0.0) if dead is None else self._dead_letters(name, identity, dead, oldest, now_us)
+            timed = None if meter is None else meter.publish.get(name)
+            topics[name] = TopicMetrics(
+                topic,
+                {
+                    group: GroupMetrics(found, self._lag_s(name, identity, topic, found, times, now_us), _ack_times(meter, name, group))
+                    for group, found in topic.groups.items()
+                },
+                count,
+                age_s,
+                None if timed is None else timed.snapshot(),
+            )  # fmt: skip
+        self._times, self._oldest = times, oldest
+        return StoreMetrics(stats, topics, None if meter is None else meter.fsync.snapshot())
+
+    def _lag_s(
+        self, name: str, identity: bytes, topic: TopicStats, group: GroupStats, times: dict[tuple[bytes, int, int], int], now_us: int
+    ) -> float:  # fmt: skip
+        oldest_us = now_us
+        for partition, position in group.positions.items() if group.lag else ():
+            offset = max(position, topic.starts[partition])
+            if offset >= topic.ends[partition]:
+                continue
+            key = (identity, partition, offset)
+            time_us = self._times.get(key)
+            if time_us is None:
+                with contextlib.suppress(PenstockError):  # retention may take it at any moment
+                    for message in self._store.read(name, partition, start=offset, max_messages=1):
+                        time_us = message.append_time_us
+            if time_us is not None:
+                times[key] = time_us
+                oldest_us = min(oldest_us, time_us)
+        return (now_us - oldest_us) / 1e6
+
+    def _dead_letters(
+        self, name: str, identity: bytes, dead: TopicStats, oldest: dict[bytes, tuple[tuple[int, int], int]], now_us: int
+    ) -> tuple[int, float]:
+        count = 0
+        with contextlib.suppress(PenstockError):  # the topic may be deleted at any moment
+            letters = self._store.dead_letters(name)
+            count = len(letters)
+            if count:
+                state = (count, dead.ends[0])
+                known = self._oldest.get(identity)
+                if known is None or known[0] != state:
+                    known = state, next((one.append_time_us for one in letters), now_us)
+                oldest[identity] = known
+                return count, max(0, now_us - known[1]) / 1e6
+        return count, 0.0
 
 
-def _group(
-    store: Any, name: str, topic: TopicStats, group: str, found: GroupStats, now_us: int, meter: Meter | None
-) -> GroupMetrics:
-    oldest_us = now_us
-    for partition, position in found.positions.items() if found.lag else ():
-        offset = max(position, topic.starts[partition])
-        if offset < topic.ends[partition]:
-            with contextlib.suppress(PenstockError):  # retention may take it at any moment
-                for message in store.read(name, partition, start=offset, max_messages=1):
-                    oldest_us = min(oldest_us, message.append_time_us)
-    timed = None if meter is None else meter.ack.get((name, group))
-    return GroupMetrics(found, (now_us - oldest_us) / 1e6, None if timed is None else timed.snapshot())
-
-
-def _dead_letters(store: Any, name: str, stats: StoreStats, now_us: int) -> tuple[int, float]:
-    if name + SUFFIX not in stats.topics:
-        return 0, 0.0
-    with contextlib.suppress(NotFound):
-        letters = store.dead_letters(name)
-        oldest = letters.list(1)
-        if oldest:
-            return len(letters), max(0, now_us - oldest[0].append_time_us) / 1e6
-    return 0, 0.0
+def _ack_times(meter: Meter | None, topic: str, group: str) -> Latency | None:
+    timed = None if meter is None else meter.ack.get((topic, group))
+    return None if timed is None else timed.snapshot()

@@ -31,7 +31,7 @@ from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.housekeeping import Housekeeper, Retained, Rewritten
-from penstock.store.metrics import Meter, StoreMetrics, collect
+from penstock.store.metrics import Collector, Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
 from penstock.store.reading import TopicPositions
 from penstock.store.staging import Staging
@@ -157,6 +157,7 @@ class Store:
         self._member_lock = threading.Lock()
         self._box_lock = threading.Lock()
         self._meter: Meter | None = None
+        self._collector = Collector(self)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._volume = Volume.open(
@@ -860,7 +861,7 @@ class Store:
     def metrics(self) -> StoreMetrics:
         """What `stats` has, lag and dead letters in seconds too, and, while it is measured (`measure`), how long things take."""
         self._check_open()
-        return collect(self, self._clock.now_us(), self._meter)
+        return self._collector.collect(self._clock.now_us(), self._meter)
 
     def measure(self, *, on: bool = True) -> None:
         """Take times for `metrics` from now on, or no more. Off, which it is at first, costs nothing."""
@@ -869,14 +870,13 @@ class Store:
             return
         if on:
             self._meter = meter = Meter()
-            self.__dict__.update(publish=meter.timed(self.publish), publish_many=meter.timed(self.publish_many))
+            self._volume.time_appends(meter.published)
             self._volume.time_syncs(meter.fsync.observe)
             for group in self._groups.all():
                 meter.attach(group)
             return
         self._meter = None
-        for name in ("publish", "publish_many"):
-            self.__dict__.pop(name, None)
+        self._volume.time_appends(None)
         self._volume.time_syncs(None)
         for group in self._groups.all():
             Meter.detach(group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.journal.ticket import Ticket
@@ -9,6 +10,7 @@ from penstock.journal.ticket import Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.errors import PenstockError
     from penstock.format.batch import EncodedBatch
     from penstock.journal.ticket import Leader
     from penstock.log.partition_log import PartitionLog
@@ -33,6 +35,30 @@ class AppendTicket(Ticket):
         self.batch = batch
         self.first_offset: int | None = None
         self.append_time_us: int | None = None
+
+
+class TimedAppendTicket(AppendTicket):
+    """The same while somebody measures: *observe* is told the topic, and the seconds until it was committed; nothing if it was refused."""
+
+    __slots__ = ("_began", "_observe")
+
+    def __init__(self, observe: Callable[[str, float], None], leader: Leader, log: PartitionLog, batch: EncodedBatch) -> None:
+        # As in AppendTicket.__init__, for the same reason.
+        self.done = False
+        self.error = self._waiters = self._callback = None
+        self._leader = leader
+        self.frame_bytes = len(batch.data) + ENTRY_OVERHEAD_BYTES
+        self.log = log
+        self.batch = batch
+        self.first_offset = self.append_time_us = None
+        self._observe = observe
+        self._began = time.perf_counter()
+
+    def finish(self, error: PenstockError | None = None) -> None:
+        """Mark it as done and wake whoever waits."""
+        if error is None:
+            self._observe(self.log.identity.topic, time.perf_counter() - self._began)
+        super().finish(error)
 
 
 class Append(NamedTuple):
@@ -102,6 +128,25 @@ class ChangesTicket(Ticket):
         """Whether no log gets more than one batch."""
         self.written_ahead = written_ahead
         """Whether something of it goes to its log before the frame, however small it is."""
+
+
+class TimedChangesTicket(ChangesTicket):
+    """The same for batches that one publish has for several partitions, while somebody measures; see `TimedAppendTicket`."""
+
+    __slots__ = ("_began", "_observe")
+
+    def __init__(self, observe: Callable[[str, float], None], leader: Leader, changes: Sequence[Change]) -> None:
+        super().__init__(leader, changes)
+        self._observe = observe
+        self._began = time.perf_counter()
+
+    def finish(self, error: PenstockError | None = None) -> None:
+        """Mark it as done and wake whoever waits."""
+        if error is None:
+            seconds = time.perf_counter() - self._began
+            for topic in {cast("Append", change).log.identity.topic for change in self.changes}:
+                self._observe(topic, seconds)
+        super().finish(error)
 
 
 class TogetherTicket(Ticket):

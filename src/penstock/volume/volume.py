@@ -22,6 +22,7 @@ import os
 import secrets
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from penstock.clock import SystemClock
@@ -73,6 +74,8 @@ from penstock.volume.tickets import (
     ChangesTicket,
     MoveLogStart,
     Other,
+    TimedAppendTicket,
+    TimedChangesTicket,
     TogetherTicket,
 )
 from penstock.volume.topic_files import (
@@ -221,6 +224,8 @@ class Volume:
         self._changed_since: float | None = None
         self._cycle_work = _Prepared()
         self._pending_bytes_max = settings.frame_bytes // 2
+        self._append_ticket: Callable[[Committer, PartitionLog, EncodedBatch], AppendTicket] = AppendTicket
+        self._several_ticket: Callable[[Committer, Sequence[Change]], ChangesTicket] = ChangesTicket
         self.reports: dict[int, TailReport] = {}
         self.was_closed_in_order = True
         """Whether the last owner closed the store, or there was none."""
@@ -585,6 +590,31 @@ class Volume:
 
         journal.__dict__["sync"] = timed_sync
 
+    def time_appends(self, observe: Callable[[str, float], None] | None) -> None:
+        """Tell *observe* the topic of each batch, and the seconds until it was committed as its topic's mode says; None: no more."""
+        self.__dict__.pop("append", None)
+        self._append_ticket, self._several_ticket = AppendTicket, ChangesTicket
+        if observe is None:
+            return
+        told, plain = observe, self.append
+
+        def several(leader: Committer, changes: Sequence[Change]) -> ChangesTicket:
+            if changes and all(type(change) is Append for change in changes):
+                return TimedChangesTicket(told, leader, changes)
+            return ChangesTicket(leader, changes)
+
+        def timed_append(log: PartitionLog, batch: EncodedBatch, *, sync: SyncMode | None = None) -> int:
+            if log.always or sync is SyncMode.ALWAYS:
+                return plain(log, batch, sync=sync)  # its ticket takes the time
+            began = time.perf_counter()
+            offset = plain(log, batch, sync=sync)
+            told(log.identity.topic, time.perf_counter() - began)
+            return offset
+
+        self._append_ticket = partial(TimedAppendTicket, told)
+        self._several_ticket = several
+        self.__dict__["append"] = timed_append
+
     @property
     def commits(self) -> int:
         """Commit cycles since the store was opened."""
@@ -675,7 +705,7 @@ class Volume:
             ticket = self._ticket(log, batch)
         else:
             space.left -= size
-            ticket = AppendTicket(self._committer, log, batch)
+            ticket = self._append_ticket(self._committer, log, batch)
         if callback is None:
             self._committer.submit(ticket)
         else:
@@ -705,7 +735,7 @@ class Volume:
         if space.left < 0:
             self._check_usable()
             space.ask(size)
-        return AppendTicket(self._committer, log, batch)
+        return self._append_ticket(self._committer, log, batch)
 
     def submit_changes(self, changes: Sequence[Change]) -> ChangesTicket:
         """Ask for several changes to be committed in one frame: all of them or none. Raises like `submit`."""
@@ -714,7 +744,7 @@ class Volume:
         return ticket
 
     def _changes_ticket(self, changes: Sequence[Change]) -> ChangesTicket:
-        ticket = ChangesTicket(self._committer, changes)
+        ticket = self._several_ticket(self._committer, changes)
         for change in changes:
             kind = type(change)
             if kind is Append:
@@ -813,7 +843,7 @@ class Volume:
         parts, logs, planned = prepared.parts, prepared.logs, prepared.tickets
         entries = 0
         for ticket in tickets:
-            if type(ticket) is AppendTicket:
+            if isinstance(ticket, AppendTicket):
                 log, batch = ticket.log, ticket.batch
                 if not log.has_room(len(batch.data)):
                     try:
@@ -877,7 +907,7 @@ class Volume:
         found: dict[PartitionLog, None] = {}
         least = self.settings.reference_bytes
         for ticket in tickets:
-            if type(ticket) is AppendTicket:
+            if isinstance(ticket, AppendTicket):
                 if len(ticket.batch.data) >= least or not ticket.log.always:
                     found[ticket.log] = None
             elif isinstance(ticket, ChangesTicket):

@@ -22,6 +22,7 @@ class Call(IntEnum):
     VACUUM = 10
     COMPACT = 11
     DELETE_TOPIC = 12
+    METRICS = 13
 
     PUBLISH = 16
     PUBLISH_ONCE = 17

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.arguments import check_moment_us, shown
 from penstock.errors import BadArgument, BadBytes, UsageError
 from penstock.settings import GroupSettings, TopicSettings
+from penstock.store.metrics import BOUNDS_S, GroupMetrics, Latency, StoreMetrics, TopicMetrics
 from penstock.store.reading import TopicPositions
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, TopicInfo
@@ -131,6 +132,54 @@ def decode_stats(document: dict[str, Any]) -> StoreStats:
         return StoreStats(**{**_known(StoreStats, document), "topics": topics})
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"has no numbers of a store: {error}") from None
+
+
+def encode_metrics(metrics: StoreMetrics) -> dict[str, Any]:
+    """The metrics of a store: what is not in its numbers stands beside them."""
+    topics = {
+        name: {
+            "groups": {
+                group: {"lag_s": one.lag_s, "deliver_to_ack": _encode_latency(one.deliver_to_ack)}
+                for group, one in topic.groups.items()
+            },
+            "dead_letters": topic.dead_letters,
+            "dead_letter_age_s": topic.dead_letter_age_s,
+            "publish": _encode_latency(topic.publish),
+        }
+        for name, topic in metrics.topics.items()
+    }
+    return {"stats": encode_stats(metrics.stats), "topics": topics, "fsync": _encode_latency(metrics.fsync)}
+
+
+def _encode_latency(latency: Latency | None) -> dict[str, Any] | None:
+    return None if latency is None else asdict(latency)
+
+
+def decode_metrics(document: dict[str, Any]) -> StoreMetrics:
+    """The same back. Raises `BadBytes`."""
+    try:
+        stats = decode_stats(document["stats"])
+        topics = {}
+        for name, topic in document["topics"].items():
+            numbers = stats.topics[name]
+            groups = {
+                group: GroupMetrics(numbers.groups[group], float(one["lag_s"]), _latency(one["deliver_to_ack"]))
+                for group, one in topic["groups"].items()
+            }
+            count, age_s = int(topic["dead_letters"]), float(topic["dead_letter_age_s"])
+            topics[name] = TopicMetrics(numbers, groups, count, age_s, _latency(topic["publish"]))
+        return StoreMetrics(stats, topics, _latency(document["fsync"]))
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise BadBytes("answer", f"has no metrics of a store: {error}") from None
+
+
+def _latency(document: dict[str, Any] | None) -> Latency | None:
+    if document is None:
+        return None
+    counts = tuple(int(count) for count in document["counts"])
+    if len(counts) != len(BOUNDS_S) + 1:
+        raise ValueError(f"a latency with {len(counts)} buckets")
+    return Latency(counts, float(document["sum_s"]))
 
 
 def _numbered(values: dict[str, int]) -> dict[int, int]:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from penstock.errors import NotFound, PenstockError
+from penstock.store.metrics import BOUNDS_S, Collector
 from penstock.topics.catalog import DEAD_LETTER_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.aio import AsyncStore
     from penstock.clock import Clock
-    from penstock.store.stats import GroupStats, StoreStats, TopicStats
+    from penstock.store.metrics import StoreMetrics as Metrics
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_TOPIC_NUMBERS = (
+    ("messages_published_total", "published", "Messages published, duplicates not counted."),
+    ("topic_messages", "messages", "Messages that can be read."),
+    ("topic_bytes", "bytes", "Bytes of its segments on disk."),
+    ("topic_partitions", "partitions", "Partitions of the topic."),
+    ("dedup_keys_evicted_total", "dedup_evicted", "Deduplication keys that were forgotten before their window ended."),
+    ("retention_segments_removed_total", "removed_segments", "Segments that retention removed."),
+    ("messages_removed_total", "removed_messages", "Messages that vacuum and compaction removed."),
+    (
+        "retention_unfinished_total",
+        "removed_unfinished",
+        "Segments that retention_bytes_hard took from unfinished groups.",
+    ),
+    ("topic_expired_groups", "expired_groups", "Groups that hold nothing back, since nobody used them for too long."),
+)
 _GROUP_COUNTERS = (
     ("messages_delivered", "delivered", "Messages handed to consumers."),
     ("messages_redelivered", "redelivered", "Messages handed out once more."),
@@ -50,6 +66,17 @@ class Text:
         """One sample; the values of our labels never need escaping, and are escaped nevertheless."""
         shown = ",".join([f'{label}="{_escaped(text)}"' for label, text in labels.items()])
         self._lines.append(f"{name}{{{shown}}} {value:.17g}" if shown else f"{name} {value:.17g}")
+
+    def histogram(
+        self, name: str, labels: dict[str, str], bounds: Sequence[float], counts: Sequence[int], sum_s: float
+    ) -> None:
+        """The samples of a histogram; *counts* has one more than *bounds*, for what lies above all of them."""
+        total = 0
+        for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
+            total += count
+            self.sample(f"{name}_bucket", {**labels, "le": bound}, total)
+        self.sample(f"{name}_sum", labels, sum_s)
+        self.sample(f"{name}_count", labels, total)
 
     def single(self, name: str, kind: str, explained: str, value: float) -> None:
         """A metric with one sample."""
@@ -88,124 +115,89 @@ class HttpMetrics:
         name = "penstock_http_request_duration_seconds"
         text.metric(name, "histogram", "Time from a request's headers to its answer, waiting included.")
         for path, times in sorted(self._times.items()):
-            total = 0
-            for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], times, strict=True):
-                total += count
-                text.sample(f"{name}_bucket", {"path": path, "le": bound}, total)
-            text.sample(f"{name}_sum", {"path": path}, self._sums[path])
-            text.sample(f"{name}_count", {"path": path}, total)
+            text.histogram(name, {"path": path}, BUCKETS_S, times, self._sums[path])
 
 
 class StoreMetrics:
-    """The store's numbers. Use it from one thread at a time: it reads the disk, and remembers what it found."""
+    """The store's numbers. Reads the disk where a group is behind, or there are dead letters: one message of each, once."""
 
     def __init__(self, store: AsyncStore, topics_max: int, clock: Clock) -> None:
         self._store = store.sync
         self._topics_max = topics_max
         self._clock = clock
-        self._times: dict[tuple[str, int, int], int] = {}
-        self._oldest_dead: dict[str, tuple[tuple[int, int], int]] = {}
+        self._collector = Collector(store.sync)
 
     def write(self, text: Text) -> None:
         """Add them to *text*."""
-        stats = self._store.stats()
-        names = sorted(stats.topics)[: self._topics_max]
-        topics = {name: stats.topics[name] for name in names}
-        self._write_store(text, stats, len(topics))
-        for metric, field, explained in (
-            ("messages_published_total", "published", "Messages published, duplicates not counted."),
-            ("topic_messages", "messages", "Messages that can be read."),
-            ("topic_partitions", "partitions", "Partitions of the topic."),
-            ("retention_segments_removed_total", "removed_segments", "Segments that retention removed."),
-            ("messages_removed_total", "removed_messages", "Messages that vacuum and compaction removed."),
-            (
-                "retention_unfinished_total",
-                "removed_unfinished",
-                "Segments that retention_bytes_hard took from unfinished groups.",
-            ),
-            ("topic_expired_groups", "expired_groups", "Groups that hold nothing back, since nobody used them for too long."),
-        ):
+        meter = self._store._meter  # noqa: SLF001
+        found = self._collector.collect(self._clock.now_us(), meter, self._topics_max)
+        self._write_store(text, found)
+        for metric, field, explained in _TOPIC_NUMBERS:
             text.metric(f"penstock_{metric}", "counter" if metric.endswith("_total") else "gauge", explained)
-            for name, topic in topics.items():
-                text.sample(f"penstock_{metric}", {"topic": name}, getattr(topic, field))
-        self._write_groups(text, topics)
-        self._write_dead_letters(text, topics)
+            for name, topic in found.topics.items():
+                text.sample(f"penstock_{metric}", {"topic": name}, getattr(topic.stats, field))
+        self._write_groups(text, found)
+        self._write_dead_letters(text, found)
+        self._write_times(text, found)
 
     @staticmethod
-    def _write_store(text: Text, stats: StoreStats, shown: int) -> None:
+    def _write_store(text: Text, found: Metrics) -> None:
+        stats = found.stats
         text.single("penstock_commits_total", "counter", "Commit cycles of the journal, each one sync.", stats.commits)
         text.single(
             "penstock_store_failed", "gauge", "1 if the disk failed and the store takes no writes.", stats.failure is not None
         )
         text.single("penstock_topics", "gauge", "Topics of the store.", len(stats.topics))
-        text.single("penstock_topics_left_out", "gauge", "Topics that are not listed here.", len(stats.topics) - shown)
+        left_out = len(stats.topics) - len(found.topics)
+        text.single("penstock_topics_left_out", "gauge", "Topics that are not listed here.", left_out)
 
-    def _write_groups(self, text: Text, topics: dict[str, TopicStats]) -> None:
-        groups = [(name, group, found) for name, topic in topics.items() for group, found in topic.groups.items()]
-        for metric, field, explained in _GROUP_COUNTERS:
-            text.metric(f"penstock_{metric}_total", "counter", explained)
-            for topic, group, found in groups:
-                text.sample(f"penstock_{metric}_total", {"topic": topic, "group": group}, getattr(found, field))
-        for metric, field, explained in _GROUP_GAUGES:
-            text.metric(f"penstock_{metric}", "gauge", explained)
-            for topic, group, found in groups:
-                text.sample(f"penstock_{metric}", {"topic": topic, "group": group}, getattr(found, field))
+    @staticmethod
+    def _write_groups(text: Text, found: Metrics) -> None:
+        groups = [
+            ({"topic": name, "group": group}, one)
+            for name, topic in found.topics.items()
+            for group, one in topic.groups.items()
+        ]
+        for kind, suffix, table in (("counter", "_total", _GROUP_COUNTERS), ("gauge", "", _GROUP_GAUGES)):
+            for metric, field, explained in table:
+                text.metric(f"penstock_{metric}{suffix}", kind, explained)
+                for labels, one in groups:
+                    text.sample(f"penstock_{metric}{suffix}", labels, getattr(one.stats, field))
         name = "penstock_group_oldest_unacked_age_seconds"
         text.metric(name, "gauge", "Age of the oldest message that is not finished: the lag in seconds; 0 without lag.")
-        times: dict[tuple[str, int, int], int] = {}
-        now_us = self._clock.now_us()
-        for topic, group, found in groups:
-            oldest_us = min(self._append_times(topic, topics[topic], found, times), default=now_us)
-            text.sample(name, {"topic": topic, "group": group}, max(0, now_us - oldest_us) / 1e6)
-        self._times = times
+        for labels, one in groups:
+            text.sample(name, labels, max(0.0, one.lag_s))
 
-    def _append_times(
-        self, name: str, topic: TopicStats, group: GroupStats, times: dict[tuple[str, int, int], int]
-    ) -> list[int]:
-        """When the first unfinished message of each partition was appended."""
-        if not group.lag:
-            return []
-        found = []
-        for partition, position in group.positions.items():
-            offset = max(position, topic.starts[partition])
-            if offset >= topic.ends[partition]:
-                continue
-            key = (name, partition, offset)
-            time_us = self._times.get(key)
-            if time_us is None:
-                # Retention may take it, or the store be closed, at any moment.
-                with contextlib.suppress(PenstockError):
-                    for message in self._store.read(name, partition, start=offset, max_messages=1):
-                        time_us = message.append_time_us
-            if time_us is not None:
-                times[key] = time_us
-                found.append(time_us)
-        return found
-
-    def _write_dead_letters(self, text: Text, topics: dict[str, TopicStats]) -> None:
-        counts: dict[str, int] = {}
-        ages: dict[str, float] = {}
-        kept: dict[str, tuple[tuple[int, int], int]] = {}
-        for name, dead in topics.items():
-            topic = name.removesuffix(DEAD_LETTER_SUFFIX)
-            if topic == name:
-                continue
-            with contextlib.suppress(NotFound):
-                letters = self._store.dead_letters(topic)
-                counts[topic] = len(letters)
-                state = (counts[topic], dead.ends[0])
-                known = self._oldest_dead.get(topic)
-                if known is not None and known[0] == state:
-                    time_us = known[1]
-                else:
-                    time_us = next((message.append_time_us for message in letters), self._clock.now_us())
-                kept[topic] = (state, time_us)
-                ages[topic] = max(0, self._clock.now_us() - time_us) / 1e6 if counts[topic] else 0.0
-        self._oldest_dead = kept
-        for metric, explained, values in (
-            ("penstock_dead_letters", "Dead letters of the topic that are there.", counts),
-            ("penstock_dead_letters_oldest_age_seconds", "Age of the oldest dead letter; 0 if there is none.", ages),
+    @staticmethod
+    def _write_dead_letters(text: Text, found: Metrics) -> None:
+        topics = {name: topic for name, topic in found.topics.items() if name + DEAD_LETTER_SUFFIX in found.stats.topics}
+        for metric, field, explained in (
+            ("penstock_dead_letters", "dead_letters", "Dead letters of the topic that are there."),
+            (
+                "penstock_dead_letters_oldest_age_seconds",
+                "dead_letter_age_s",
+                "Age of the oldest dead letter; 0 if there is none.",
+            ),
         ):
             text.metric(metric, "gauge", explained)
-            for topic, value in values.items():
-                text.sample(metric, {"topic": topic}, value)
+            for name, topic in topics.items():
+                text.sample(metric, {"topic": name}, getattr(topic, field))
+
+    @staticmethod
+    def _write_times(text: Text, found: Metrics) -> None:
+        name = "penstock_fsync_duration_seconds"
+        text.metric(name, "histogram", "Syncs of the journal, one for each commit cycle.")
+        if found.fsync is not None:
+            text.histogram(name, {}, BOUNDS_S, found.fsync.counts, found.fsync.sum_s)
+        name = "penstock_publish_duration_seconds"
+        text.metric(name, "histogram", "From when a batch is handed to the store until it is committed.")
+        for topic, one in found.topics.items():
+            if one.publish is not None:
+                text.histogram(name, {"topic": topic}, BOUNDS_S, one.publish.counts, one.publish.sum_s)
+        name = "penstock_deliver_to_ack_duration_seconds"
+        text.metric(name, "histogram", "From handing a message out to its ack, one for each call that hands some out.")
+        for topic, one in found.topics.items():
+            for group, times in one.groups.items():
+                if times.deliver_to_ack is not None:
+                    labels = {"topic": topic, "group": group}
+                    text.histogram(name, labels, BOUNDS_S, times.deliver_to_ack.counts, times.deliver_to_ack.sum_s)

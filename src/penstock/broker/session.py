@@ -26,9 +26,8 @@ from penstock.broker.rights import require
 from penstock.broker.subscription import Subscription
 from penstock.errors import BadArgument, BadBytes, PenstockError, StageNotFound, Unavailable, UsageError
 from penstock.format.batch import EncodedBatch, is_compressed
-from penstock.groups.dead_letters import SUFFIX
 from penstock.store.consumer import GET_MANY_MAX
-from penstock.topics.catalog import check_publishable
+from penstock.topics.catalog import OWN_SUFFIXES, check_publishable
 from penstock.topics.encoder import Columns
 from penstock.topics.options import options
 from penstock.values import SyncMode, check_name
@@ -317,8 +316,8 @@ class Session:
 
     def _publishable(self, frame: Frame) -> Topic:
         topic = self._topic(frame)
-        if topic.name.endswith(SUFFIX):
-            check_publishable(topic.name)  # raises: dead letters are Penstock's own
+        if topic.name.endswith(OWN_SUFFIXES):
+            check_publishable(topic.name)  # raises: they are Penstock's own
         return topic
 
     # -- publishing -------------------------------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def topic_options(settings: pb.TopicSettings) -> dict[str, Any]:
         words["retain"] = word_of("retain", settings.retain, RETAINS)
     if settings.HasField("expired"):
         words["expired"] = word_of("expired", settings.expired, EXPIREDS)
-    words |= {name: getattr(settings, name) for name in ("priorities", "compression") if settings.HasField(name)}
+    words |= {
+        name: getattr(settings, name) for name in ("priorities", "compression", "record_deliveries") if settings.HasField(name)
+    }
     return options | words
 
 
@@ -204,7 +206,8 @@ def _topic_settings(settings: TopicSettings) -> pb.TopicSettings:
     return pb.TopicSettings(
         sync=_number_of(settings.sync.value, SYNC_MODES), retain=_number_of(settings.retain, RETAINS),  # type: ignore[arg-type]
         expired=_number_of(settings.expired, EXPIREDS), priorities=settings.priorities, compression=settings.compression,  # type: ignore[arg-type]
-        compaction=settings.compaction, **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
+        compaction=settings.compaction, record_deliveries=settings.record_deliveries,
+        **{name: getattr(settings, name) for name in _TOPIC_NUMBERS},
     )  # fmt: skip
 
 

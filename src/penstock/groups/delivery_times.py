@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.clock import Clock
+    from penstock.format.batch import Batch
     from penstock.groups.delivery import Delivery, Lot
     from penstock.groups.member import Member
 
@@ -42,14 +43,15 @@ WAIT_MAX_US = (1 << 50) - 1
 _HALF_BITS = 5
 
 _lot_of = attrgetter("_lot")
-_attempt_of = attrgetter("attempt")
 
 
 def bucket_of(wait_us: int) -> int:
     """The number of the bucket that *wait_us* belongs to."""
-    wait_us = min(max(wait_us, 0), WAIT_MAX_US)
-    shift = max(wait_us.bit_length() - _HALF_BITS - 1, 0)
-    return (shift << _HALF_BITS) + (wait_us >> shift)
+    if wait_us < 0:
+        return 0
+    wait_us = min(wait_us, WAIT_MAX_US)
+    shift = wait_us.bit_length() - _HALF_BITS - 1
+    return wait_us if shift <= 0 else (shift << _HALF_BITS) + (wait_us >> shift)
 
 
 def bucket_bounds_us(bucket: int) -> tuple[int, int]:
@@ -77,7 +79,8 @@ class Window:
         bucket = bucket_of(wait_us)
         self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.delivered += count
-        self.longest_us = max(self.longest_us, min(wait_us, WAIT_MAX_US))
+        if wait_us > self.longest_us:
+            self.longest_us = min(wait_us, WAIT_MAX_US)
 
     def remove(self, wait_us: int) -> None:
         """One message that waited about so long was not delivered after all; it is taken out of the nearest bucket that has any."""
@@ -105,25 +108,49 @@ class Window:
 class DeliveryTimes:
     """The windows of one group that are not written yet. Guarded by the group's lock."""
 
-    __slots__ = ("_clock", "_over", "_window", "dropped")
+    __slots__ = ("_clock", "_lot", "_over", "_since_us", "_window", "dropped")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._window: Window | None = None
         self._over: list[Window] = []
+        self._lot = -1
+        self._since_us: int | None = None
+        """Since when all messages of lot number `_lot` wait, which is mostly the one that is asked for next; None if they differ."""
         self.dropped = 0
         """Windows that were never written, since too many waited."""
 
     def observe(self, deliveries: Sequence[Delivery]) -> None:
         """They were handed out now."""
         now_us = self._clock.now_us()
-        window = self._at(now_us)
-        first = _lot_of(deliveries[0])
-        if first is _lot_of(deliveries[-1]):
-            _observe_lot(window, first, deliveries, now_us)
+        window = self._window
+        if window is None or not 0 <= now_us - window.start_us < WINDOW_US:
+            window = self._begin(now_us)
+        lot: Lot = _lot_of(deliveries[0])
+        if lot is _lot_of(deliveries[-1]):
+            self._observe(window, lot, deliveries, now_us)
         else:
-            for lot, some in groupby(deliveries, _lot_of):
-                _observe_lot(window, lot, list(some), now_us)
+            for each, some in groupby(deliveries, _lot_of):
+                self._observe(window, each, list(some), now_us)
+
+    def _observe(self, window: Window, lot: Lot, deliveries: Sequence[Delivery], now_us: int) -> None:
+        """Messages of one lot, so of one batch, were handed out."""
+        count = len(deliveries)
+        cursor = lot.cursor
+        if cursor.suspects or cursor.failures.offsets:  # else all are delivered for the first time
+            deliveries = [one for one in deliveries if one.attempt == 1 and one.offset not in cursor.suspects]
+            window.redelivered += count - len(deliveries)
+            count = len(deliveries)
+            if not count:
+                return
+        if lot.number != self._lot:
+            batch = lot.batch
+            alike = batch.entry(DELIVER) is None and not batch.is_merged
+            self._lot, self._since_us = lot.number, batch.header.append_time_us if alike else None
+        if self._since_us is not None:
+            window.add(now_us - self._since_us, count)
+        else:
+            _add_each(window, lot.batch, deliveries, now_us)
 
     def undo(self, delivery: Delivery, handed_s: float) -> None:
         """Nobody got it after all; it was handed out at *handed_s* of the monotonic clock. Late ones change nothing."""
@@ -137,14 +164,11 @@ class DeliveryTimes:
         else:
             window.remove(handed_us - max(delivery.append_time_us, delivery.deliver_us or 0))
 
-    def _at(self, now_us: int) -> Window:
+    def _begin(self, now_us: int) -> Window:
         """The window of this moment. A clock that is set, either way, ends the one before."""
-        start_us = now_us // WINDOW_US * WINDOW_US
-        window = self._window
-        if window is None or window.start_us != start_us:
-            if window is not None:
-                self.put_back([window])
-            window = self._window = Window(start_us)
+        if self._window is not None:
+            self.put_back([self._window])
+        window = self._window = Window(now_us // WINDOW_US * WINDOW_US)
         return window
 
     def take(self, *, unfinished: bool) -> list[Window]:
@@ -165,24 +189,12 @@ class DeliveryTimes:
             self.dropped += excess
 
 
-def _observe_lot(window: Window, lot: Lot, deliveries: Sequence[Delivery], now_us: int) -> None:
-    """Messages of one batch were handed out."""
-    count = len(deliveries)
-    suspects = lot.cursor.suspects
-    if suspects or sum(map(_attempt_of, deliveries)) != count:
-        deliveries = [one for one in deliveries if one.attempt == 1 and one.offset not in suspects]
-        window.redelivered += count - len(deliveries)
-        count = len(deliveries)
-        if not count:
-            return
-    batch = lot.batch
+def _add_each(window: Window, batch: Batch, deliveries: Sequence[Delivery], now_us: int) -> None:
+    """Messages of a batch that was merged, or has some that were delayed."""
     if batch.entry(DELIVER) is None:
-        if not batch.is_merged:
-            window.add(now_us - batch.header.append_time_us, count)
-            return
         earliest_us, latest_us = batch.append_time_span()
         if bucket_of(now_us - earliest_us) == bucket_of(now_us - latest_us):
-            window.add(now_us - deliveries[0].append_time_us, count)
+            window.add(now_us - deliveries[0].append_time_us, len(deliveries))
             return
     for one in deliveries:
         window.add(now_us - max(one.append_time_us, one.deliver_us or 0), 1)

@@ -126,6 +126,9 @@ def start(plan: Plan, spark: SparkSession) -> list[StreamingQuery]:
                 plan.path,
                 f"[sinks.{sink.name}] partition_by: there is no column {missing[0]}; there are {', '.join(frame.columns)}",
             )
+    # Spark looks for the format of a sink in the session that is active in this thread. In one that Python has started none is, until it
+    # makes a DataFrame of its own.
+    spark.createDataFrame([], "nothing int")
     started: list[StreamingQuery] = []
     try:
         for sink in plan.sinks:

@@ -706,7 +706,7 @@ class Store:
         return reading.place("when", when, log)
 
     def epoch_at(self, topic: str, partition: int, offset: int) -> int | None:
-        """The log epoch in which *offset* was written, see `TopicPositions`; None if the log does not have it."""
+        """The log epoch in which *offset* was written, see `TopicPositions`; None if the log does not have it, or a hole there."""
         self._check_open()
         [(_, log)] = self._chosen(self._catalog.get(topic), partition)
         return reading.epoch_at(log, offset)

@@ -128,7 +128,8 @@ def epoch_at(log: ReadableLog, offset: object) -> int | None:
     if not log.log_start <= wanted < log.committed_end:
         return None
     batches = log.read(wanted, 1)
-    return batches[0].header.log_epoch if batches and batches[0].header.first_offset <= wanted else None
+    # Where compaction took it the log goes on behind it, perhaps in another epoch.
+    return batches[0].header.log_epoch if batches and batches[0].first_offset <= wanted else None
 
 
 def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, columns: Sequence[str] | None) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,17 @@ def test_compaction_keeps_the_latest_of_each_key_at_its_offset(store: Store) -> 
     assert len(values(store.read("t"))) == 13
     assert store.compact("t").messages == 0
     assert store.stats().topics["t"].removed_messages == 27
+
+
+def test_a_time_is_found_also_where_compaction_left_segments_empty(store: Store) -> None:
+    """Who begins at a time gets all that is left from there on."""
+    store.create_topic("t", compaction=True, segment_bytes=1_000, retain="always")
+    _fill(store, 30)
+    store.compact("t")
+    begin = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    assert store.offset_of_time("t", 0, begin) == 27
+    with store.subscribe("t", "g", start=begin) as consumer:
+        assert [message.offset for message in drain(consumer)][:3] == [27, 28, 29]
 
 
 def test_a_group_gets_what_compaction_left_once(store: Store) -> None:

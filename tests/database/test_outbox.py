@@ -151,6 +151,19 @@ def test_a_message_that_the_store_refuses_is_set_aside_and_the_others_go_on(tmp_
             assert values(store, "nowhere") == ["lost?"]
 
 
+def test_more_than_a_partition_takes_at_once_is_published_all_the_same(store: Any, database: Database) -> None:
+    """A batch of an outbox may have 16 MiB, and a call of the store 8 MiB for a partition."""
+    connection = database.connect()
+    databases.outbox.create(connection)
+    contents = [b"%05d" % at + bytes(100_000) for at in range(100)]
+    for content in contents:
+        databases.outbox.publish(connection, ORDERS, content, key="one")
+    connection.commit()
+    with databases.relay(store, connection=database.connect) as relay:
+        assert relay.run_once() == 100
+    assert [message.value for message in store.read(ORDERS)] == contents
+
+
 def test_what_no_topic_can_take_is_refused_at_once(database: Database) -> None:
     connection = database.connect()
     with pytest.raises(BadName):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import OffsetOutOfRange
+from penstock.groups import leasing
 from penstock.groups.delays import Delays
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
@@ -48,6 +49,35 @@ def test_they_come_in_the_order_of_due_times(sim: Sim) -> None:
     assert take(consumer) == []
     sim.clock.advance(20)
     assert offsets(take(consumer)) == [4, 1, 3, 0, 5, 2]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_many_delayed_ones_are_passed_over_in_steps_between_which_others_have_the_group(
+    sim: Sim, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """And yet who asks without waiting gets what lies behind all of them."""
+    monkeypatch.setattr(leasing, "PASSES_MAX", 3)
+    consumer = sim.store.subscribe("t", "g")
+    for number in range(10):
+        sim.store.publish("t", b"%d" % number, delay=100 + number)
+    if restarted:
+        assert take(consumer) == []
+        consumer = sim.restart().subscribe("t", "g")
+    sim.store.publish("t", b"now")
+    group, calls = sim.group(), 0
+    while not (found := group.take(consumer._member, 5)):
+        assert consumer._member.passing
+        calls += 1
+    assert calls >= 3
+    assert offsets(found) == [10]
+    found[0].nack(delay=0)
+    consumer.close()
+    consumer = sim.restart().subscribe("t", "g")
+    last = one(consumer)
+    assert last.offset == 10
+    last.ack()
+    sim.clock.advance(200)
+    assert offsets(take(consumer)) == list(range(10))
 
 
 def test_who_waits_sleeps_until_the_next_one_is_due(sim: Sim) -> None:

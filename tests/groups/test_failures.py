@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from penstock.groups.failures import Failure, Failures
 
@@ -51,6 +52,11 @@ def test_failures_are_a_dictionary(taken: list[tuple[str, int, int]]) -> None:
         assert list(failures.items()) == sorted(expected.items())
         assert len(failures) == len(expected)
         assert set(failures.offsets) == set(expected)
+        for among in (failures.offsets, BitMap64(list(failures.offsets)[::2])):
+            by_failure: dict[Failure, set[int]] = {}
+            for at in among:
+                by_failure.setdefault(expected[at], set()).add(at)
+            assert {failure: set(alike) for failure, alike in failures.alike(among).items()} == by_failure
         for at in (offset - 1, offset, offset + 1, offset + number):
             if at >= 0:
                 assert failures.get(at) == expected.get(at)

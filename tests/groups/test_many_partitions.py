@@ -127,9 +127,9 @@ def _close(sim: Sim, held: Delivery) -> None:
 
 def _close_during_a_transaction_that_fails(sim: Sim, held: Delivery) -> None:
     group = sim.group()
-    group.reserve_acks([held])
+    reservation = group.reserve_acks([held])
     group.leave(held._lot.member)
-    group.release_acks([held])
+    reservation.release()
 
 
 @pytest.mark.parametrize(

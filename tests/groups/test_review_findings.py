@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from penstock.client.queue import Queue
 from penstock.errors import PenstockError, SequenceGap, StorageFull
 from penstock.format.batch import encode_batch
 from penstock.groups.group import Group
+from penstock.store.future import SentBatch
 from penstock.store.store import Store
 from penstock.volume.tickets import MoveLogStart
 from tests.aio.helpers import until, waiting
@@ -115,6 +117,31 @@ def test_a_named_producer_goes_on_after_the_disk_was_full_for_a_moment() -> None
     future = producer.send(b"2")
     producer.flush()
     assert not isinstance(future.exception(0), SequenceGap)
+
+
+def test_two_threads_that_wait_for_one_batch_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each makes the event that it waits for, if there is none yet: both must have the same."""
+    both, asleep = threading.Barrier(2), threading.Semaphore(0)
+
+    class SlowEvent(threading.Event):
+        def __init__(self) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # as long as the other one may need to come here too
+            super().__init__()
+
+        def wait(self, timeout: float | None = None) -> bool:
+            asleep.release()
+            return super().wait(timeout)
+
+    batch = SentBatch("t", 0, lambda: None)
+    future = types.SimpleNamespace(Event=SlowEvent, Lock=threading.Lock)
+    monkeypatch.setattr("penstock.store.future.threading", future)
+    waiting = [in_thread(lambda: batch.wait(2 * SOON)) for _ in range(2)]
+    assert all(asleep.acquire(timeout=SOON) for _ in waiting)
+    batch.finish(0, None)
+    for thread, _ in waiting:
+        thread.join(SOON)
+        assert not thread.is_alive()
 
 
 def test_a_callback_may_publish(memory: Store) -> None:

@@ -30,7 +30,7 @@ def _state(group: Group, now: float) -> list[dict[str, Any]]:
             "ready": set(cursor.ready),
             "suspects": set(cursor.suspects),
             "failures": dict(cursor.failures.items()),
-            "due": {offset: due - now for offset, due in cursor.schedule.due_times().items()},
+            "due": {offset: due - now for due, waiting in cursor.schedule.by_time() for offset in waiting},
         }
         for cursor in group.cursors
     ]

@@ -89,7 +89,7 @@ class AsyncConsumer:
         """The same as plain deliveries."""
         wait_s = check_wait("timeout", timeout)
         found = await self._take_now(count)
-        if found or wait_s == 0:
+        if found or (wait_s == 0 and not self._member.passing):
             return found
         loop = asyncio.get_running_loop()
         end = None if wait_s is None else loop.time() + wait_s
@@ -103,6 +103,9 @@ class AsyncConsumer:
                 found = await self._take_now(count)
                 if found:
                     return found
+                if self._member.passing:
+                    await asyncio.sleep(0)  # others first, then it looks further
+                    continue
                 left = None if end is None else end - loop.time()
                 if left is not None and left <= 0:
                     return []

@@ -41,6 +41,8 @@ _log = logging.getLogger("penstock.database")
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 16 * MIB
+_CALL_BYTES = 4 * MIB
+"""The most that is handed to the store at once, unless a single message is longer: it takes no more than 8 MiB for one partition."""
 POLL_SECONDS = 0.2
 PAUSE_SECONDS = 1.0
 
@@ -54,6 +56,23 @@ class _Row(NamedTuple):
     value: bytes | None
     headers: list[tuple[str, bytes]] | None
     timestamp_us: int
+
+
+def _parts(rows: list[_Row]) -> Iterator[list[_Row]]:
+    """*rows* in the same order, in parts that the store takes in one call."""
+    part: list[_Row] = []
+    total = 0
+    for row in rows:
+        length = (
+            len(row.value or b"") + len(row.key or b"") + sum(len(name) * 4 + len(text) for name, text in row.headers or ())
+        )
+        if part and total + length > _CALL_BYTES:
+            yield part
+            part, total = [], 0
+        part.append(row)
+        total += length
+    if part:
+        yield part
 
 
 def relay(
@@ -181,11 +200,12 @@ class Relay:
             by_topic.setdefault(row.topic, []).append(row)
         with self._store.stage(producer) as stage:
             try:
-                for topic, part in by_topic.items():
-                    stage.publish_many(
-                        topic, [row.value for row in part], keys=[row.key for row in part], headers=[row.headers for row in part],
-                        timestamps=[row.timestamp_us / 1_000_000 for row in part],
-                    )  # fmt: skip
+                for topic, whole in by_topic.items():
+                    for part in _parts(whole):
+                        stage.publish_many(
+                            topic, [row.value for row in part], keys=[row.key for row in part],
+                            headers=[row.headers for row in part], timestamps=[row.timestamp_us / 1_000_000 for row in part],
+                        )  # fmt: skip
             except (UsageError, TopicNotFound):
                 stage.abandon()
                 refused = self._refused(producer, rows)

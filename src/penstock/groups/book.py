@@ -327,7 +327,7 @@ class Book:
             if new is cursor.member:
                 cursor.successor = None
                 continue
-            if cursor.member is not None and not cursor.member.closed and _is_busy(cursor.member, cursor):
+            if cursor.member is not None and _is_busy(cursor.member, cursor):
                 # It finishes what it was handed first, or its lease ends: nobody else works on the partition meanwhile.
                 cursor.successor = new
                 self.return_lots(cursor.member, of=cursor)
@@ -364,7 +364,8 @@ class Book:
 
 
 def _is_busy(member: Member, cursor: Cursor) -> bool:
-    return any(
+    # A member that has left holds nothing, but a transaction may still be finishing what it held.
+    return cursor.committing > 0 or any(
         delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch  # noqa: SLF001
         for table in (member.handed, member.extended)
         for delivery in table.values()

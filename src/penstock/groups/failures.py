@@ -8,6 +8,7 @@ in it are alike, otherwise a list in the order of offsets.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
@@ -102,6 +103,28 @@ class Failures:
         """Forget all."""
         self._blocks.clear()
         self.offsets.clear()
+
+    def alike(self, among: BitMap64) -> dict[Failure, BitMap64]:
+        """Those *among* some that have failed, by how they failed; a step for each block and not for each of them."""
+        whole: dict[Failure, BitMap64] = {}
+        single: dict[Failure, list[int]] = {}
+        at = among.min() if among else None
+        while at is not None:
+            number = at >> _BLOCK_BITS
+            begin, block = number << _BLOCK_BITS, self._blocks[number]
+            if isinstance(block, Failure):
+                ranges = whole.get(block)
+                if ranges is None:
+                    ranges = whole[block] = BitMap64()
+                ranges.add_range(begin, begin + _BLOCK)
+            else:
+                for offset in takewhile(lambda one, end=begin + _BLOCK: one < end, among.iter_equal_or_larger(at)):  # type: ignore[misc]
+                    single.setdefault(block[self._place(offset)], []).append(offset)
+            at = next(among.iter_equal_or_larger(begin + _BLOCK), None)
+        found = {failure: ranges & among for failure, ranges in whole.items()}
+        for failure, offsets in single.items():
+            found[failure] = found.get(failure, BitMap64()) | BitMap64(offsets)
+        return found
 
     def items(self) -> Iterator[tuple[int, Failure]]:
         """All of them, in the order of offsets."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.groups.delivery_times import DeliveryTimes
     from penstock.groups.hands import HandsBefore
     from penstock.groups.journal import Journal
+    from penstock.groups.reservation import Place
     from penstock.groups.waiters import Waiter
     from penstock.log.partition_log import PartitionLog
     from penstock.settings import GroupSettings
@@ -231,6 +232,8 @@ class Group:
         """
         Up to *count* messages for *member*; empty if there are none, or it holds as many as it may, or it is paused.
 
+        Empty too where so much is delayed that looking for more would take long: then `member.passing` says to ask again.
+
         Raises:
             OffsetOutOfRange: retention took what comes next, and the group's `reset` is ``fail``.
             Corrupt: the log is damaged there.
@@ -247,6 +250,7 @@ class Group:
             if now >= book.due:
                 book.collect_due(now, self._clock.now_us())
             found: list[Delivery] = []
+            member.passing = False
             if not member.paused:
                 deadline = now + self._lease_s
                 if member.lots:
@@ -440,12 +444,16 @@ class Group:
         with self.lock:
             if now >= self._book.deadline:
                 self._expire(now)
+            known = self._book.deadline
             valid = is_valid(delivery)
             if valid:
                 self._settling.renew(delivery, now + length, own_length=seconds is not None)
+            sooner = self._book.deadline < known
             moves = self._moves.take() if self._moves.planned else None
         if moves:
             self._move(moves)
+        if sooner:
+            self.wake()  # whoever waits for the next lease to end waits too long now
         if not valid:
             raise self._expired([delivery])
 
@@ -469,6 +477,8 @@ class Group:
         """It waits no more. If somebody woke it and it did not notice, or could not take, another one is woken in its place."""
         try:
             self._waiters.remove((waiter, member))
+            if member.passing or min(self._book.deadline, self._book.due) != math.inf:
+                self.wake()  # it may have been the only one who knew of that moment, or of more to look at
         except ValueError:
             if not woken or not member.can_take:
                 self.wake()
@@ -514,6 +524,7 @@ class Group:
             if cursor.generation == move.generation and move.offset in cursor.moving:
                 cursor.moving.discard(move.offset)
                 self._book.schedule(cursor, move.offset, self._clock.monotonic(), MOVE_AGAIN_S)
+        self.wake()
 
     def finished_by_move(self, move: Move) -> bytes:
         """The operation that finishes the source of a dead letter, for the frame that writes it."""
@@ -546,17 +557,17 @@ class Group:
             raise self._expired(late)
         return Reservation(self, *reserved)
 
-    def finish_reserved(self, places: Sequence[tuple[Delivery, Cursor, int]]) -> None:
+    def finish_reserved(self, places: Sequence[Place]) -> None:
         """Their transaction is committed. Called by the cycle's leader, so that nobody sees its messages without its acks."""
         with self.lock:
             self._settling.finish_reserved(places)
         if self._waiters:
             self._waiters.wake_all()
 
-    def release_acks(self, deliveries: Sequence[Delivery]) -> None:
+    def release_acks(self, places: Sequence[Place]) -> None:
         """Their transaction was not committed: they are back with their consumer."""
         with self.lock:
-            self._settling.release(deliveries)
+            self._settling.release(places)
         self._waiters.wake_all()
 
     def finish_unleased(self, partition: int, offsets: Sequence[int]) -> list[bytes]:

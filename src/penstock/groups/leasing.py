@@ -44,16 +44,19 @@ _log = logging.getLogger("penstock")
 
 _LOOK_AT = 1_024
 """So many messages of a batch are looked at together to see which are due."""
+PASSES_MAX = 500
+"""After passing over so many batches of which nothing is due a call comes back with what it has, so that others get the group's lock."""
 
 
 class Leasing:
     """Leases and hands out the messages of one group. Guarded by the group's lock."""
 
-    __slots__ = ("_book", "_expiring", "_intake", "_moves", "clock")
+    __slots__ = ("_book", "_expiring", "_intake", "_moves", "_passes", "clock")
 
     def __init__(self, book: Book, moves: Moves) -> None:
         self._book = book
         self._moves = moves
+        self._passes = 0
         self._expiring = Expiring(book, moves)
         self._intake = Intake(book, self._expiring)
         self.clock: Clock = None  # type: ignore[assignment]  # set before the group is used
@@ -171,6 +174,7 @@ class Leasing:
         if len(book.members) > 1 and not book.ordered:
             room = _share(room, rota, len(book.members))
         leased = False
+        self._passes = 0
         for _ in range(len(rota)):
             cursor, _ = rota.popitem(last=False)
             try:
@@ -182,8 +186,9 @@ class Leasing:
             leased |= taken > 0
             room -= taken
             room_bytes -= used
-            if room <= 0 or room_bytes <= 0:
+            if room <= 0 or room_bytes <= 0 or self._passes >= PASSES_MAX:
                 break
+        member.passing = self._passes >= PASSES_MAX
         if not leased and not book.ordered and len(book.members) > 1:
             leased = self._steal(member)
         return leased
@@ -223,7 +228,7 @@ class Leasing:
         taken = used = 0
         start = cursor.scan
         passed: list[int] = []
-        while taken < room and used < room_bytes:
+        while taken < room and used < room_bytes and self._passes < PASSES_MAX:
             try:
                 batch = cursor.fresh_batch()
             except OffsetOutOfRange as gap:
@@ -242,6 +247,7 @@ class Leasing:
                 count = self._lease_timed(member, cursor, batch, index, room - taken, room_bytes - used, passed)
                 if count is None:
                     break
+                self._passes += not count
                 taken += count
                 used += count * message_bytes(batch)
                 continue
@@ -411,6 +417,9 @@ class Leasing:
                     kept.pop()
                     self._put_aside(cursor, batch, offset, now_us)
                     source.begin_anew()
+                    self._passes += 1
+                    if self._passes >= PASSES_MAX:
+                        break
                     continue
                 if suspect and not exhausted and not book.journal.claim_suspect((book.identity, cursor.partition, offset)):
                     # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.

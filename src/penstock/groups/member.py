@@ -28,7 +28,7 @@ class Member:
 
     __slots__ = (
         "ahead", "buffered", "closed", "concurrency", "cursors", "extended", "group", "hand", "handed", "held_bytes", "identity", "lots",
-        "paused",
+        "passing", "paused",
         "prefetch", "prefetch_bytes", "rota", "starved",
     )  # fmt: skip
 
@@ -53,6 +53,8 @@ class Member:
         self.rota: OrderedDict[Cursor, None] = OrderedDict()
         """Those of them that have something to give; see `Book`."""
         self.paused = False
+        self.passing = False
+        """Whether its last call ended because it had passed over enough: there is more to look at, and it should ask again at once."""
         self.closed = False
         self.starved = False
         """Whether it asked and got nothing because it holds as much as it may."""

@@ -174,7 +174,9 @@ def encode_bitmap(kind: int, partition: int, group_id: int, generation: int, off
     return _encode(kind, partition, group_id, generation, offsets.serialize())
 
 
-def encode_failed_all(partition: int, group_id: int, generation: int, failed: Failed, offsets: Sequence[int]) -> bytes:
+def encode_failed_all(
+    partition: int, group_id: int, generation: int, failed: Failed, offsets: Sequence[int] | BitMap64
+) -> bytes:
     """A failed-all operation."""
     _, due_us, first_s, last_s, count, reason, condemned = failed
     text = reason.encode(errors="replace")

@@ -57,9 +57,9 @@ class Schedule:
         """When the next bucket is due."""
         return self._heap[0] if self._heap else None
 
-    def due_times(self) -> dict[int, float]:
-        """When each waiting offset is due."""
-        return {offset: due for due, bucket in self._buckets.items() for offset in bucket & self.offsets}
+    def by_time(self) -> list[tuple[float, BitMap64]]:
+        """What waits, and when it is due, one bucket after the other."""
+        return [(due, bucket & self.offsets) for due, bucket in sorted(self._buckets.items())]
 
     def clear(self) -> None:
         """Forget all."""

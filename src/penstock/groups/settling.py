@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
     from penstock.groups.delivery import Delivery
     from penstock.groups.moves import Moves
+    from penstock.groups.reservation import Place
     from penstock.settings import GroupSettings
 
 JITTER = 0.2
@@ -247,24 +248,26 @@ class Settling:
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
-    def reserve(self, deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Cursor, int]], list[bytes]]:
+    def reserve(self, deliveries: Sequence[Delivery]) -> tuple[list[Place], list[bytes]]:
         """Their leases do not end before `finish_reserved` or `release`; returns their places, and the operations that finish them."""
         # With the generation of now: what was leased before a seek finishes nothing behind it.
         identity = self._book.identity
         if len(deliveries) == 1:
             delivery = deliveries[0]
-            delivery._running = COMMITTING  # noqa: SLF001
+            running, delivery._running = delivery._running, COMMITTING  # noqa: SLF001
             cursor = delivery._lot.cursor  # noqa: SLF001
+            cursor.committing += 1
             generation = cursor.generation
-            return [(delivery, cursor, generation)], ops.encode_finished(
+            return [(delivery, cursor, generation, running)], ops.encode_finished(
                 cursor.partition, identity, generation, (delivery.offset,)
             )
-        places: list[tuple[Delivery, Cursor, int]] = []
+        places: list[Place] = []
         found: dict[Cursor, list[int]] = {}
         for delivery in deliveries:
-            delivery._running = COMMITTING  # noqa: SLF001
+            running, delivery._running = delivery._running, COMMITTING  # noqa: SLF001
             cursor = delivery._lot.cursor  # noqa: SLF001
-            places.append((delivery, cursor, cursor.generation))
+            cursor.committing += 1
+            places.append((delivery, cursor, cursor.generation, running))
             found.setdefault(cursor, []).append(delivery.offset)
         operations: list[bytes] = []
         for cursor, offsets in found.items():
@@ -273,10 +276,11 @@ class Settling:
             operations += ops.encode_finished(cursor.partition, identity, cursor.generation, offsets)
         return places, operations
 
-    def finish_reserved(self, places: Sequence[tuple[Delivery, Cursor, int]]) -> None:
+    def finish_reserved(self, places: Sequence[Place]) -> None:
         """The frame with the operations that `reserve` gave is committed: do what they say."""
         book = self._book
-        for delivery, cursor, generation in places:
+        for delivery, cursor, generation, _ in places:
+            cursor.committing -= 1
             offset = delivery.offset
             if generation == cursor.generation:
                 # It may be ready, or on its way to the dead letters, if its consumer got it back before the commit was told.
@@ -292,10 +296,13 @@ class Settling:
         book.counters.acked += len(places)  # also if the consumer was closed meanwhile
         book.hand_over_all_idle()
 
-    def release(self, deliveries: Sequence[Delivery]) -> None:
-        """The transaction that reserved them was not committed: they are back with their consumer."""
-        for delivery in deliveries:
-            delivery._running = False  # noqa: SLF001
+    def release(self, places: Sequence[Place]) -> None:
+        """The transaction that reserved them was not committed: they are back with their consumer, and with what ran there."""
+        for delivery, cursor, _, running in places:
+            cursor.committing -= 1
+            if delivery._running is COMMITTING:  # noqa: SLF001
+                delivery._running = running  # noqa: SLF001
             lot = delivery._lot  # noqa: SLF001
             if lot.member.closed and lot.epoch == lot.cursor.epoch:
                 self._book.make_ready(lot.cursor, delivery.offset)
+        self._book.hand_over_all_idle()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap64
+
 from penstock.groups import operations as ops
 
 if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
-    from penstock.groups.failures import Failure
     from penstock.groups.member import Member
 
 
@@ -23,16 +24,19 @@ def cursor_operations(group_id: int, cursor: Cursor, now: float, now_us: int) ->
     if cursor.suspects:
         parts.append(ops.encode_bitmap(ops.SUSPECTS, *head, cursor.suspects))
     if cursor.failures:
-        due = cursor.schedule.due_times()
-        alike: dict[tuple[Failure, int], list[int]] = {}
-        for offset, failure in cursor.failures.items():
-            at = due.get(offset)
-            due_us = now_us if at is None else now_us + math.ceil((at - now) * 1e6)
+        failures, schedule = cursor.failures, cursor.schedule
+        by_due = {0: failures.offsets - schedule.offsets}
+        for due, waiting in schedule.by_time():
+            due_us = now_us + math.ceil((due - now) * 1e6)
             # Later rather than earlier, so that those that are due at about the same time are stored together.
-            alike.setdefault((failure, -(-due_us // 100_000) * 100_000 if due_us > now_us else 0), []).append(offset)
-        for (failure, due_us), offsets in alike.items():
-            failed = ops.Failed(0, due_us, failure.first_s, failure.last_s, failure.count, failure.reason, failure.condemned)
-            parts.append(ops.encode_failed_all(*head, failed, offsets))
+            rounded_us = -(-due_us // 100_000) * 100_000 if due_us > now_us else 0
+            by_due[rounded_us] = by_due.get(rounded_us, BitMap64()) | (waiting & failures.offsets)
+        for due_us, offsets in by_due.items():
+            for failure, alike in failures.alike(offsets).items():
+                failed = ops.Failed(
+                    0, due_us, failure.first_s, failure.last_s, failure.count, failure.reason, failure.condemned
+                )
+                parts.append(ops.encode_failed_all(*head, failed, alike))
     return parts
 
 

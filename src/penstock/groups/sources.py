@@ -50,7 +50,7 @@ class Returned:
 
     def batch(self, offset: int) -> Batch | None:
         """See `Source`."""
-        return self._cursor.batch_at(offset)
+        return self._cursor.batch_near(offset)
 
     def begin_anew(self) -> None:
         """See `Source`."""

@@ -145,14 +145,14 @@ class LogReader:
                 low = middle + 1
             else:
                 high = middle
-        if low == len(firsts):
-            return end
-        found = self._known_segment(firsts[low])
-        batches = [] if found is None else found.read(found.find_time(time_us), end, 1, verify=False)
-        if not batches:
-            return end
-        batch = batches[0]
-        return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
+        while low < len(firsts):
+            segment = self._known_segment(firsts[low])
+            batches = [] if segment is None else segment.read(segment.find_time(time_us), end, 1, verify=False)
+            if batches:
+                batch = batches[0]
+                return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
+            low += 1  # a rewriting left nothing in it
+        return end
 
     def _segment_of(self, offset: int) -> Segment:
         segment = self._known_segment(offset)

@@ -736,14 +736,14 @@ class PartitionLog:
                 low = middle + 1
             else:
                 high = middle
-        if low == len(firsts):
-            return end
-        segment = self.segment(firsts[low])
-        batches = segment.read(segment.find_time(time_us), end, 1, verify=False)
-        if not batches:
-            return end
-        batch = batches[0]
-        return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
+        while low < len(firsts):
+            segment = self.segment(firsts[low])
+            batches = segment.read(segment.find_time(time_us), end, 1, verify=False)
+            if batches:
+                batch = batches[0]
+                return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
+            low += 1  # a rewriting left nothing in it
+        return end
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

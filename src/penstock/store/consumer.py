@@ -85,7 +85,7 @@ class Consumer:
         wait_s = None if timeout is None else check_wait("timeout", timeout)
         found = self._group.take(self._member, 1)
         if not found:
-            if wait_s == 0:
+            if wait_s == 0 and not self._member.passing:
                 return None
             found = self._wait(1, wait_s)
         return found[0] if found else None
@@ -96,7 +96,7 @@ class Consumer:
         wait_s = check_wait("timeout", timeout)
         found = self._group.take(self._member, count)
         if not found:
-            if wait_s == 0:
+            if wait_s == 0 and not self._member.passing:
                 return found
             found = self._wait(count, wait_s)
         return found
@@ -114,6 +114,8 @@ class Consumer:
                 found = group.take(member, count)
                 if found:
                     return found
+                if member.passing:
+                    continue  # also where there is no time to wait: what is there is given
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     return []
@@ -136,7 +138,9 @@ class Consumer:
                 found = await loop.run_in_executor(None, group.take, member, count)
             else:
                 found = group.take(member, count)
-            if not found:
+            if member.passing:
+                await asyncio.sleep(0)  # others first, then it looks further
+            elif not found:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(group.wait_seconds()):
                         await arrived.wait()

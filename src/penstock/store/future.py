@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock")
 
 
+_making = threading.Lock()
+"""Held while the event of a batch is made: two threads that wait for the same batch must wait for the same event."""
+
+
 class SentBatch:
     """The messages that a producer sent together, and what became of them."""
 
@@ -57,7 +61,8 @@ class SentBatch:
         if not self.done:
             self.flush()
             if self._event is None:
-                self._event = threading.Event()
+                with _making:
+                    self._event = self._event or threading.Event()
             if not self.done:  # finish sets `done` before it looks for the event
                 return self._event.wait(timeout_s) or self.done
         return True

@@ -273,17 +273,22 @@ class OffsetOutOfRange(NotFound):
 
 
 class DataLost(NotFound):
-    """Messages that a Spark query has yet to read, or had read, are gone: by retention, with their topic, or by a lost tail."""
+    """
+    Messages that a Spark query has yet to read, or had read, are gone: by retention, with their topic, or by a lost tail.
+
+    *advice* is what its reader can do, which a pipeline knows better than the data source.
+    """
 
     code = "DATA_LOST"
+    ADVICE = "to go on with what is there, set the option failOnDataLoss to false"
 
-    def __init__(self, topic: str, partition: int | None, reason: str) -> None:
-        super().__init__(topic, partition, reason)
-        self.topic, self.partition, self.reason = topic, partition, reason
+    def __init__(self, topic: str, partition: int | None, reason: str, advice: str = ADVICE) -> None:
+        super().__init__(topic, partition, reason, advice)
+        self.topic, self.partition, self.reason, self.advice = topic, partition, reason, advice
 
     def __str__(self) -> str:
         where = self.topic if self.partition is None else f"{self.topic}/{self.partition}"
-        return f"{where}: {self.reason}; to go on with what is there, set the option failOnDataLoss to false"
+        return f"{where}: {self.reason}; {self.advice}"
 
 
 class PositionLost(NotFound):

@@ -131,6 +131,9 @@ TOPIC_SETTINGS = (
         None,
         "dead letters of the topic that are older are discarded; 0 = never",
     ),
+    Setting(
+        "record_deliveries", False, "", None, None, "how long messages waited for their groups is written to TOPIC.deliveries"
+    ),
 )
 
 GROUP_SETTINGS = (
@@ -196,6 +199,7 @@ class TopicSettings:
     expired: str = "drop"
     compression: str = "none"
     dead_letter_retention_ms: int = 30 * 86_400_000
+    record_deliveries: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sync", SyncMode.of(self.sync))
@@ -207,6 +211,8 @@ class TopicSettings:
             raise BadSetting("compaction", self.compaction, "must be True or False")
         if not isinstance(self.priorities, bool):
             raise BadSetting("priorities", self.priorities, "must be True or False")
+        if not isinstance(self.record_deliveries, bool):
+            raise BadSetting("record_deliveries", self.record_deliveries, "must be True or False")
         if self.expired not in ("drop", "dead_letter"):
             raise BadSetting("expired", self.expired, "use drop or dead_letter")
 

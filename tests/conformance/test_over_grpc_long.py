@@ -1,4 +1,4 @@
-"""The suite over gRPC: publishing, leases, groups, moving them, dead letters, reading and topics."""
+"""The suite over gRPC: publishing, leases, groups, moving them, dead letters, reading, recording and topics."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.conformance import (
     test_ordered_groups,
     test_publishing,
     test_reading,
+    test_recording,
     test_topics,
 )
 from tests.conformance.test_over_grpc import backend_type, collect
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.long
 MODULES = (
     test_dead_letter_attributes,
     test_dead_letters, test_deduplication, test_groups, test_leases, test_options, test_ordered_groups, test_publishing, test_reading,
-    test_topics,
+    test_recording, test_topics,
 )  # fmt: skip
 for _module in MODULES:
     globals().update(collect(_module))

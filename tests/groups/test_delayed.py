@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import OffsetOutOfRange
+from penstock.groups.delays import Delays
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
 MANY: dict[str, Any] = {"segment_bytes": 700, "coalesce_below_bytes": 300, "coalesce_to_bytes": 900, "index_interval_bytes": 64}
@@ -63,6 +64,40 @@ def test_who_waits_sleeps_until_the_next_one_is_due(sim: Sim) -> None:
     one(consumer).ack()
     assert consumer.get(timeout=0) is None
     assert group.wait_seconds() == 60, "who waits for long looks at the clock every minute, which may be set"
+
+
+def test_firing_reads_what_is_due_and_nothing_else(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sweep: who asks while nothing is due reads no batch, and what is due is read by itself, in order, of two thousand that wait."""
+    consumer = sim.store.subscribe("t", "g")
+    delays = [10 + (number * 7919 % 2_000) for number in range(2_000)]
+    sim.store.publish_many("t", numbered(2_000), delays=delays)
+    assert consumer.get(timeout=0) is None
+    cursor = sim.group().cursors[0]
+    assert len(cursor.delays) == 2_000
+    read: list[int] = []
+    looked: list[int] = []
+    log, pop = cursor.log, Delays.pop
+
+    def counted_read(offset: int, *arguments: Any, **options: Any) -> Any:
+        read.append(offset)
+        return type(log).read(log, offset, *arguments, **options)
+
+    def counted_pop(self: Delays, now_us: int) -> tuple[int, int] | None:
+        looked.append(now_us)
+        return pop(self, now_us)
+
+    monkeypatch.setattr(log, "read", counted_read)
+    monkeypatch.setattr(Delays, "pop", counted_pop)
+    for _ in range(50):
+        assert consumer.get(timeout=0) is None
+    assert (read, looked) == ([], [])
+    sim.clock.advance(29)
+    due = sorted(range(2_000), key=lambda number: delays[number])[:20]
+    assert offsets(take(consumer)) == due
+    # One more: the one that says that nothing is left.
+    assert len(looked) <= 2 * len(due)
+    assert len(read) <= len(due)
+    assert len(cursor.delays) == 1_980
 
 
 def test_a_clock_that_is_set_forward_is_noticed_within_a_minute(sim: Sim) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.groups.delays import BLOCK, Delays
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
 
 FOREVER = 1 << 62
 
@@ -73,3 +74,44 @@ def test_each_takes_no_more_than_24_bytes(rng: random.Random) -> None:
     finally:
         tracemalloc.stop()
     assert (after - before) / count <= 24
+
+
+class _Counted(list[int]):
+    """An array of a block that counts what is read of it."""
+
+    reads = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        _Counted.reads += 1
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("nothing is swept")
+
+
+class _CountedBlocks(list[Any]):
+    """The blocks, of which only single ones may be looked at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("nothing is swept")
+
+
+def test_looking_and_taking_read_the_same_few_numbers_however_many_wait(rng: random.Random) -> None:
+    """Counted, not timed: who asks reads one number, who is given one reads two, of a thousand that wait and of twenty thousand."""
+    for count in (1_000, 20_000):
+        delays = Delays()
+        delays.add(sorted((rng.randrange(1_000, 3_600_000_000), offset) for offset in range(count)))
+        delays._blocks = _CountedBlocks(delays._blocks)
+        for at in range(len(delays._blocks)):
+            block = delays._blocks[at]
+            block.dues, block.offsets = _Counted(block.dues), _Counted(block.offsets)
+        _Counted.reads = 0
+        for _ in range(100):
+            assert delays.pop(999) is None
+            assert delays.next_due() is not None
+        assert _Counted.reads == 200
+        _Counted.reads = 0
+        fired = drained(delays)
+        assert fired == sorted(fired)
+        assert len(fired) == count
+        assert _Counted.reads == 2 * count

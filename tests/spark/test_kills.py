@@ -41,11 +41,11 @@ PATIENCE_S = 300.0
 class Driver:
     """A driver process, in a session of its own with all that it starts (Spark's Python processes leave its process group)."""
 
-    def __init__(self, store: str, folder: str) -> None:
+    def __init__(self, store: str, folder: str, module: str = "tests.spark.pipeline") -> None:
         self.said = f"{folder}/driver.txt"
         with open(self.said, "wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.pipeline", store, folder],
+                [sys.executable, "-m", module, store, folder],
                 stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 

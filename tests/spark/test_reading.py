@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -559,6 +561,26 @@ def test_a_crash_that_lost_nothing_is_no_loss(path: str) -> None:
     again = stream(path)
     following = again.latestOffset(end, ALL)
     assert values(again, again.partitions(end, following)) == numbered(10, 15)
+
+
+ENDING = """
+import io
+from pyspark.serializers import read_int
+from penstock.spark.stream_reader import PenstockStreamReader
+try:
+    {work}
+finally:
+    PenstockStreamReader({{}}, None).stop()
+"""
+
+
+@pytest.mark.parametrize(("work", "code"), [("read_int(io.BytesIO())", 0), ("raise EOFError('ours')", 1), ("pass", 0)])
+def test_a_process_that_spark_has_left_ends_without_a_word(work: str, code: int) -> None:
+    """As Spark's runner calls it when a query ends; an error that is no such end is raised as ever."""
+    done = subprocess.run([sys.executable, "-c", ENDING.format(work=work)], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert ("EOFError: ours" in done.stderr) == bool(code)
+    assert code or not done.stderr
 
 
 def test_a_foreign_checkpoint_is_told(filled: str) -> None:

@@ -8,10 +8,11 @@ import os
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.errors import BadArgument, BadName, Conflict, TopicNotFound
+from penstock.errors import BadArgument, BadName, Conflict, PipelineFailed, ReservedName, TopicNotFound
 from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic
 from penstock.testing.fake_clock import FakeClock
 from tests.cli.conftest import Commands
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from penstock import Delivery, Store
 
 START_US = 1_700_000_040_000_000
 """A full minute: 2023-11-14 22:14:00."""
@@ -107,6 +110,90 @@ def test_every_window_is_counted_once_into_a_table_a_topic_and_a_chart(spark: Sp
         Traffic(path, ["nothing"], clock=clock).run(spark)
 
 
+def consume(store: Store, clock: FakeClock, topic: str, group: str, *steps: tuple[float, int]) -> list[Delivery]:
+    """Of each (seconds, count): wait so long, and be handed so many."""
+    consumer = store.subscribe(topic, group, prefetch=1_000, backoff=0)
+    found: list[Delivery] = []
+    for seconds, count in steps:
+        clock.advance(seconds)
+        wanted = len(found) + count
+        while len(found) < wanted:
+            messages = consumer.get_many(wanted - len(found), 0)
+            assert messages
+            found += messages
+    return found
+
+
+def near(seconds: float) -> Any:
+    """Milliseconds as they are told: up to 3.2 % too high."""
+    return pytest.approx(seconds * 1015.7, rel=0.0158)
+
+
+def test_how_long_messages_waited_is_told_for_all_groups_and_for_each(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """By when they were delivered. A record that came late is counted late; a table of before gets the new columns."""
+    clock = FakeClock(now_us=START_US)
+    with open_store(path, clock=clock, background=False) as store:
+        store.create_topic("orders", record_deliveries=True, partitions=2)
+        store.publish_many("orders", [b"12345"] * 100, partition=0)
+        store.publish("quiet", b"x")
+        consume(store, clock, "quiet", "fast", (0, 1))
+        for message in consume(store, clock, "orders", "fast", (1, 100)):
+            message.ack()
+        for message in consume(store, clock, "orders", "slow", (2, 50), (9, 50))[:10]:
+            message.nack(delay=0)
+        consume(store, clock, "orders", "slow", (0, 10))
+    clock.advance(70)
+    table, chart = tmp_path / "table", tmp_path / "chart.svg"
+    rows = Traffic(path, table=table, chart=chart, clock=clock).run(spark)
+    assert [(row.topic, row.window_start, row.messages, row.delivered, row.redelivered) for row in rows] == [
+        ("orders", moment(0), 100, 200, 10),
+        ("quiet", moment(0), 1, None, None),
+    ]
+    both, quiet = rows
+    assert (both.deliver_ms_p50, both.deliver_ms_p95, both.deliver_ms_p99) == (near(1), 12_000, 12_000)
+    assert both.deliver_ms_max == 12_000
+    assert both.deliveries_by_group is not None
+    fast, slow = both.deliveries_by_group["fast"], both.deliveries_by_group["slow"]
+    assert (fast.delivered, fast.redelivered, fast.deliver_ms_p50, fast.deliver_ms_max) == (100, 0, 1_000, 1_000)
+    assert (slow.delivered, slow.redelivered, slow.deliver_ms_p50, slow.deliver_ms_p95) == (100, 10, near(3), 12_000)
+    assert (quiet.deliver_ms_p50, quiet.deliveries_by_group) == (None, None)
+    assert "From appended until it was handed to a consumer (ms)" in chart.read_text()
+    make_old(table)
+    with open_store(path, clock=clock, background=False) as store:
+        clock.advance(60 - clock.now_us() / 1e6 % 60 - 1)
+        store.publish_many("orders", [b"12345"] * 4, partition=1)
+        consume(store, clock, "orders", "fast", (0.5, 4))
+        clock.advance(7)
+        again = Traffic(path, table=table, topic=None, chart=chart, clock=clock)
+        assert [(row.messages, row.delivered) for row in again.run(spark)] == [(4, None)]
+        assert store._deliveries.write() == 1
+    clock.advance(60)
+    late = Traffic(path, table=table, clock=clock)
+    assert [(row.window_start, row.messages, row.delivered, row.deliver_ms_p99) for row in late.run(spark)] == [
+        (moment(120), 0, 4, 500.0)
+    ]
+    assert late.unrecorded == ("quiet",)
+    assert [(row.topic, row.delivered) for row in late.read_table()] == [
+        ("orders", None), ("quiet", None), ("orders", None), ("orders", 4),
+    ]  # fmt: skip
+    found = spark.read.option("mergeSchema", "true").parquet(str(table)).orderBy("window_start", "topic").collect()
+    assert [row.delivered for row in found] == [None, None, None, 4]
+    assert found[-1].deliveries_by_group["fast"].deliver_ms_max == 500
+    with open_store(path, clock=clock, background=False) as store:
+        store._catalog.get("orders.deliveries").publish(b'{"version":2}', None, None, None, None, None, None)
+    with pytest.raises(PipelineFailed, match="a record of deliveries of topic orders was written by another version"):
+        Traffic(path, until=moment(600), clock=clock).run(spark)
+
+
+def make_old(table: Path) -> None:
+    """Leave of the table's files what versions wrote that did not count deliveries."""
+    for file in table.iterdir():
+        stored = pq.read_table(file)
+        pq.write_table(
+            stored.drop_columns([name for name in stored.column_names if name.startswith(("deliver", "redeliver"))]), file
+        )
+
+
 def test_a_time_can_be_asked_for_and_a_clock_that_was_set_back_loses_nothing(spark: SparkSession, path: str) -> None:
     """A message that tells a time before the range it stands in is in the first window of that; rare reasons are one."""
     clock = FakeClock(now_us=START_US)
@@ -131,12 +218,15 @@ def test_what_cannot_be_counted_is_refused_before_spark_is_asked(path: str) -> N
         {"window_s": 1.5},
         {"window_s": 100_000},
         {"topic": "a"},
+        {"topics": ["a.deliveries"]},
         {"table": "t", "since": moment(0)},
     ):
         with pytest.raises(BadArgument):
-            Traffic(path, ["a"], **options)
+            Traffic(path, **({"topics": ["a"]} | options))
     with pytest.raises(BadName):
         Traffic(path, ["../a"])
+    with pytest.raises(ReservedName):
+        Traffic(path, ["a"], topic="a.deliveries")
 
 
 def test_the_command_counts_and_draws(spark: SparkSession, path: str, tmp_path: Path) -> None:
@@ -155,6 +245,8 @@ def test_the_command_counts_and_draws(spark: SparkSession, path: str, tmp_path: 
     assert ET.parse(chart).getroot().tag.endswith("svg")
     header, line = run.text("pipeline", "traffic", path, "--topic", "traffic").splitlines()
     assert header.split()[:4] == ["TOPIC", "WINDOWS", "MESSAGES", "BYTES"]
-    assert line.split() == ["orders", "2", "10", "70", "5.0", "5.0", "0", "-"]
+    assert line.split() == ["orders", "2", "10", "70", "5.0", "5.0", "-", "-", "-", "0", "-"]
+    note = "how long messages waited for consumers is not known of orders: made without --record-deliveries"
+    assert note in run("pipeline", "traffic", path).stderr
     assert "is no time" in run.fails(2, "pipeline", "traffic", path, "--since", "earliest")
     assert "know how far they are" in run.fails(2, "pipeline", "traffic", path, "--since", "1h", "--topic", "traffic")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.fields import table
-from penstock.groups.dead_letters import SUFFIX
-from penstock.topics.catalog import check_publishable
+from penstock.topics.catalog import OWN_SUFFIXES, check_publishable
 from penstock.wire import documents
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class Topics:
     def publishable(self, frame: Frame) -> Topic:
         """The same, if clients may publish to it."""
         topic = self.named(frame)
-        if topic.name.endswith(SUFFIX):
-            check_publishable(topic.name)  # raises: dead letters are Penstock's own
+        if topic.name.endswith(OWN_SUFFIXES):
+            check_publishable(topic.name)  # raises: they are Penstock's own
         return topic
 
     def to_publish(self, name: Any) -> Topic:

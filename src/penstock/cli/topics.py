@@ -76,6 +76,7 @@ def describe(*, target: str, topic: str, as_json: bool) -> None:
 @click.option("--compression", metavar="NAME", help="Of what is stored: none, gzip, zstd, lz4, or with a level gzip:9.")
 @click.option("--compaction", is_flag=True, default=None, help="Keep only the latest message of each key.")
 @click.option("--tombstone-grace", type=parameters.duration, help="How long a tombstone stays after compaction.")
+@click.option("--record-deliveries", is_flag=True, default=None, help="Write how long messages waited to NAME.deliveries.")
 @click.option("--set", "others", metavar="NAME=NUMBER", multiple=True, shell_complete=parameters.complete_setting,
               help="Any other setting of a topic, by its name.")  # fmt: skip
 @parameters.json_output

@@ -24,7 +24,6 @@ from penstock.client.reading import remote_logs
 from penstock.client.staging import RemoteStage
 from penstock.client.transaction import RemoteTransaction
 from penstock.errors import BadArgument, BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
-from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
 from penstock.store.metrics import Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions
@@ -32,7 +31,7 @@ from penstock.store.staging import NUMBER_MAX, Committed
 from penstock.store.store import PREFETCH_DEFAULT, Retained, Rewritten, TopicInfo
 from penstock.store.worker import STOP_SECONDS, Worker, Workers
 from penstock.topics import publication
-from penstock.topics.catalog import check_publishable
+from penstock.topics.catalog import OWN_SUFFIXES, check_publishable
 from penstock.topics.encoder import Columns, MessageEncoder
 from penstock.topics.options import compression_of, options
 from penstock.topics.receipt import Receipt, Receipts
@@ -153,7 +152,7 @@ class RemoteStore:
     def _known(self, name: str) -> MessageEncoder | None:
         """The topic, if it was seen before. Raises `BadName`, `ReservedName`."""
         known = self._topics.get(name) if isinstance(name, str) else None
-        if known is not None and not name.endswith(SUFFIX):
+        if known is not None and not name.endswith(OWN_SUFFIXES):
             return known
         check_publishable(name)
         return None

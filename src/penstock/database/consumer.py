@@ -3,19 +3,22 @@ A consumer whose effects and position are committed together, in a database: eac
 
 Theory of operation
 -------------------
-The truth is the database: everything below the position has had its effect there, and nothing else has (`positions.py`). The group in
+The truth is the database: what its position calls finished had its effect there, and nothing else had (`positions.py`). The group in
 the store follows it. It is an ordered group, which gives each partition to one consumer at a time and wakes it, keeps retention away
-from what is to come, and shows the lag. But nothing depends on it: its acks come after the commit and may be lost. A message below
-the position is acked and left out; where the group is ahead of the position (another database, a restored backup) it is sought back.
+from what is to come, and shows the lag. But nothing depends on it: its acks come after the commit and may be lost. A message that is
+finished is acked and left out; where the group is ahead of the position it is sought back (`following.py`). Messages that are delayed
+are overtaken, as in any group, and have their effect when they come; in a topic with priorities the group is a shared one, and hands out
+the most urgent first.
 
-Whoever lost a partition without knowing, a process that was stopped for a while, finds the position moved when it commits: the position
-changes only from where this transaction found it. So its effects are rolled back, and it is told `TakenOver`.
+Whoever lost a partition without knowing, a process that was stopped for a while, finds the position changed when it commits: it changes
+only from what this transaction found. So its effects are rolled back, and it is told `TakenOver`. Two consumers of a topic with priorities
+that handle messages of one partition at once are told the same, and the messages come again.
 
 A message that fails is not acked in the group but comes again, alone: first the messages of a batch that failed are handled one by one,
 and each failure is counted in the database, before the message is handled, so that one that kills the process is counted too. Errors that
-are the database's do not count. After `max_deliveries` the message is given up: the position moves past it, with a note that it is
-rejected, and then the group dead-letters it, in one frame that also finishes it. If the process dies between the two, the group delivers
-the message again, the note says what to do with it, and the dead letter is written then: once.
+are the database's do not count. After `max_deliveries` the message is given up: it is finished, with a note that it is rejected, and then
+the group dead-letters it, in one frame that also finishes it. If the process dies between the two, the group delivers the message again,
+the note says what to do with it, and the dead letter is written then: once. The note goes when the dead letter is durable.
 
 An offset stands for the same message only in the same topic (its id), and if the log did not lose its end meanwhile (its epoch). Both are
 stored with the position and compared, and a difference is told as `PositionLost`.
@@ -26,12 +29,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_one_of, check_wait, check_whole_number
 from penstock.database.batch import Batch
 from penstock.database.dialect import Source, Transaction, is_database_error
+from penstock.database.following import Following, Passed
 from penstock.database.positions import TABLE, Position, Positions
 from penstock.errors import Closed, LeaseExpired, PenstockError, PositionLost, TakenOver, UsageError
 from penstock.groups.dead_letters import reason_text
@@ -43,15 +48,17 @@ if TYPE_CHECKING:
 
     from penstock.database.dialect import PostgresDialect, SqliteDialect
     from penstock.groups.delivery import Delivery
-    from penstock.store.reading import TopicPositions
 
 _log = logging.getLogger("penstock.database")
 
 BATCH_MESSAGES = 100
 MAX_DELIVERIES = 5
-_OTHER_TOPIC = "the position is one of another topic of this name: it was made again, or is in another store"
 PAUSE_SECONDS = 1.0
 """How long `run` waits before it asks a database again that did not answer."""
+NOTES_MAX = 100
+_LOOK_AGAIN_SECONDS = 1.0
+_WAIT_SECONDS = 30.0
+"""A consumer that waits looks this often whether the group has passed over something, such as messages that expire."""
 
 
 def consumer(
@@ -100,34 +107,45 @@ class DatabaseConsumer:
         self._batch_messages = check_whole_number("batch_messages", batch_messages, 1, reading.OFFSET_MAX)
         self._max_deliveries = check_whole_number("max_deliveries", max_deliveries, 0, 1_000_000)
         self._reset = check_one_of("reset", reset, ("fail", "earliest"))
-        self._store = store
         self.topic = topic
         self.group = group
         self._source = source
-        self._start = start
         self._positions = Positions(topic, group, table)
-        self._topic_id = store.topic(topic).topic_id.hex()
+        self._following = Following(store, topic, group, self._positions, reset=self._reset, start=start)
         self._waiting: deque[list[Delivery]] = deque()
         """What was delivered and comes next: a list for each partition."""
         self._careful: dict[int, int] = {}
         """Partition -> the offset below which messages are handled one by one, since a batch failed."""
-        self._sought: dict[int, int] = {}
-        """Partition -> where its group was sought to."""
+        self._told: dict[int, set[int]] = {}
+        """Partition -> messages that were given up and whose dead letters are durable: their notes can go."""
+        self._look_at_s = 0.0
+        """When to look next whether the group is past something, by the monotonic clock."""
         self._open: _Open | None = None
         self._stopping = threading.Event()
         try:
             self._positions.create(source.dialect)
-            self._check_all()
+            self._following.check_all(source.dialect)
             given = {"prefetch": max(batch_messages, 100), **options}
-            self._consumer = store.subscribe(topic, group, ordered=True, max_deliveries=0, start=start, **given)
+            ordered = not self._following.has_lanes
+            self._consumer = store.subscribe(topic, group, ordered=ordered, max_deliveries=0, start=start, **given)
             try:
-                self._seek_back()
+                self._following.catch_up(source.dialect)
             except BaseException:
                 self._consumer.close()
                 raise
         except BaseException:
             source.close()
             raise
+
+    @property
+    def expired(self) -> int:
+        """How many messages it left out because they had expired."""
+        return self._following.expired
+
+    @property
+    def skipped(self) -> int:
+        """How many messages it left out because retention had taken them, with ``reset="earliest"``."""
+        return self._following.skipped
 
     # -- taking -----------------------------------------------------------------------------------------------------
 
@@ -161,15 +179,29 @@ class DatabaseConsumer:
         if self._open is not None:
             self._abandon()
             raise UsageError("the batch before this one was not handled: use `with batch as cursor`")
+        end_s = None if wait_s is None else time.monotonic() + wait_s
         while True:
             if not self._waiting:
-                found = self._consumer.get_many(self._batch_messages, wait_s)
-                if not found and wait_s is not None:
-                    return None
-                self._put_in_line(found)
+                left_s = _WAIT_SECONDS if end_s is None else min(_WAIT_SECONDS, max(0.0, end_s - time.monotonic()))
+                self._put_in_line(self._take(left_s))
             batch = self._next()
             if batch is not None:
                 return batch
+            if not self._waiting and end_s is not None and time.monotonic() >= end_s:
+                return None
+
+    def _take(self, wait_s: float) -> Sequence[Delivery]:
+        """What the group has for us; before waiting for more, look whether it has passed over something."""
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            found: Sequence[Delivery] = self._consumer.get_many(self._batch_messages, 0)
+            if found:
+                return found
+            self._look_at_s = now_s + _LOOK_AGAIN_SECONDS
+            for partition in self._following.catch_up(self._source.dialect):
+                self._drop(partition)
+        waited: Sequence[Delivery] = self._consumer.get_many(self._batch_messages, wait_s)
+        return waited
 
     def _put_in_line(self, found: Sequence[Delivery]) -> None:
         lines: dict[int, list[Delivery]] = {}
@@ -183,12 +215,12 @@ class DatabaseConsumer:
             return None
         line = self._waiting.popleft()
         first = line[0]
-        alone = first.attempt > 1 or first.offset < self._careful.get(first.partition, 0)
+        alone = self._is_suspected(first)
         if first.attempt > 1:
             # It failed or died, perhaps together with those behind it: nobody knows which of them is to blame.
             behind = first.offset + self._batch_messages
             self._careful[first.partition] = max(self._careful.get(first.partition, 0), behind)
-        count = 1 if alone else _run_length(line)
+        count = 1 if alone else next((at for at, message in enumerate(line) if self._is_suspected(message)), len(line))
         chosen, rest = line[:count], line[count:]
         if rest:
             self._waiting.appendleft(rest)
@@ -200,155 +232,79 @@ class DatabaseConsumer:
             if dialect is not None:
                 dialect.rollback()
             if isinstance(error, Exception):
-                self._return(chosen[0], error, delay=PAUSE_SECONDS)
+                self._return(chosen, error, delay=PAUSE_SECONDS)
             raise
         if opened is None:
             return None
         self._open = opened
         return Batch(self, opened.messages)
 
+    def _is_suspected(self, message: Delivery) -> bool:
+        return message.attempt > 1 or message.offset < self._careful.get(message.partition, 0)
+
     def _prepare(self, dialect: SqliteDialect | PostgresDialect, chosen: list[Delivery], *, alone: bool) -> _Open | None:
         """Begin the transaction for *chosen*; None, and no transaction, if they need no handling now."""
         cursor = dialect.begin()
-        position = self._position(dialect, cursor, chosen[0])
-        fresh = [message for message in chosen if message.offset >= position.offset]
-        old = chosen[: len(chosen) - len(fresh)]
-        self._check_epoch(position, chosen[0])
+        position = self._following.get(dialect, cursor, chosen[0].partition)
+        for message in chosen:
+            self._following.check_epoch(position, message)
+        old = [message for message in chosen if position.is_finished(message.offset)]
         if old:
             self._finish_old(position, old)
-        if not fresh or not self._is_next(position, fresh[0]):
+        fresh = [message for message in chosen if not position.is_finished(message.offset)]
+        if position.is_full:
+            fresh = self._hold_back(position, fresh)
+        passed = self._following.examine(position, fresh) if fresh else None
+        if passed is None:
             dialect.rollback()
+            if fresh:
+                self._drop(position.partition)
             return None
         if alone:
-            if 0 < self._max_deliveries <= position.failures:
+            failures = position.failures.get(fresh[0].offset, 0)
+            if 0 < self._max_deliveries <= failures:
                 dialect.rollback()
-                self._give_up(dialect, position, fresh[0], f"its consumer died with it {position.failures} times")
+                self._give_up(dialect, position, passed, fresh[0], f"its consumer died with it {failures} times")
                 return None
             # Now, and not when it has failed: it may be the end of this process.
-            counted = self._positions.count_failure(dialect, cursor, position)
+            counted = self._positions.count_failure(dialect, cursor, position, fresh[0].offset)
             dialect.commit()
             cursor = dialect.begin()
-            if not counted or self._position(dialect, cursor, fresh[0]).offset != position.offset:
-                raise TakenOver(f"{self.topic}/{position.partition} in group {self.group}")
-        return _Open(dialect, cursor, position, fresh, counted=alone)
+            if not counted or self._following.get(dialect, cursor, position.partition).version != position.version:
+                raise self._taken_over(position.partition)
+        return _Open(dialect, cursor, position, passed, fresh, counted=alone)
 
-    def _position(self, dialect: SqliteDialect | PostgresDialect, cursor: Any, message: Delivery) -> Position:
-        found = self._positions.get(dialect, cursor, message.partition)
-        if found is None:
-            raise self._lost(message.partition, "somebody removed the position while this consumer ran")
-        if found.topic_id != self._topic_id:
-            raise self._lost(found.partition, _OTHER_TOPIC)
-        return found
+    def _taken_over(self, partition: int) -> TakenOver:
+        return TakenOver(f"{self.topic}/{partition} in group {self.group}")
+
+    def _hold_back(self, position: Position, fresh: list[Delivery]) -> list[Delivery]:
+        """Too much has overtaken: only what is behind has its turn, and the rest comes again."""
+        held = [message for message in fresh if message.offset >= position.end]
+        if held:
+            _log.warning(
+                "%s/%d in group %s: %d messages are finished beyond offset %d, which is not; later ones wait for it",
+                self.topic, position.partition, self.group, len(position.finished), position.offset,
+            )  # fmt: skip
+            with contextlib.suppress(LeaseExpired):
+                self._consumer.nack(held[:1] if self._consumer.ordered else held, delay=PAUSE_SECONDS)
+            if self._consumer.ordered:
+                self._drop(position.partition, held[0].offset)
+        return [message for message in fresh if message.offset < position.end]
 
     def _finish_old(self, position: Position, old: list[Delivery]) -> None:
         """Messages that had their effect, or were given up, before somebody could tell the group."""
         for message in old:
-            if message.offset == position.rejected_offset:
-                with contextlib.suppress(LeaseExpired):
-                    self._consumer.reject(message, position.rejected_reason)
+            if message.offset in position.rejected:
+                self._reject(message, position.rejected[message.offset])
         with contextlib.suppress(LeaseExpired):
-            self._consumer.ack([message for message in old if message.offset != position.rejected_offset])
+            self._consumer.ack([message for message in old if message.offset not in position.rejected])
 
-    # -- checking ---------------------------------------------------------------------------------------------------
-
-    def _positions_now(self) -> TopicPositions:
-        found: TopicPositions = self._store.positions([self.topic])[self.topic]
-        return found
-
-    def _lost(self, partition: int, reason: str) -> PositionLost:
-        return PositionLost(self.topic, partition, self.group, reason)
-
-    def _check_all(self) -> None:
-        """
-        Before anything is consumed: whether the positions are those of this topic, and the log still has what was seen.
-
-        Where there is none yet, it is made.
-        """
-        now = self._positions_now()
-        dialect = self._source.dialect
-        with Transaction(dialect) as cursor:
-            known = self._positions.all(dialect, cursor)
-            for partition in now.ends.keys() - known.keys():
-                place = _place(self._store, self._start, self.topic, partition, now)
-                self._positions.add(dialect, cursor, Position(partition, self._topic_id, place, now.log_epoch, 0, None, None))
-        for partition, position in known.items():
-            if position.topic_id != self._topic_id:
-                raise self._lost(partition, _OTHER_TOPIC)
-            # The ends were read first, so another consumer may have come further than they say: look again.
-            if position.offset > now.ends.get(partition, 0):
-                now = self._positions_now()
-            if position.offset > now.ends.get(partition, 0):
-                raise self._lost(
-                    partition, f"the log ends at {now.ends.get(partition, 0)}, before the position {position.offset}"
-                )
-            self._check_epoch_at(position, now.log_epoch)
-            self._check_start(position, now.starts[partition])
-
-    def _check_start(self, position: Position, first: int) -> int:
-        """Where to go on, in a log that begins at *first*. Raises `PositionLost`."""
-        if first > position.offset:
-            reason = f"retention removed the messages from offset {position.offset} to {first} before they had their effect"
-            if self._reset == "fail":
-                raise self._lost(position.partition, reason)
-            _log.warning("%s/%d in group %s: %s; going on", self.topic, position.partition, self.group, reason)
-        return max(first, position.offset)
-
-    def _seek_back(self) -> None:
-        """Where the group is ahead of the database, as with a restored backup, it would not deliver what is missing."""
-        reached = self._store.stats().topics[self.topic].groups[self.group].positions
-        # In this order: a group is never told before the database is.
-        dialect = self._source.dialect
-        with Transaction(dialect) as cursor:
-            known = self._positions.all(dialect, cursor)
-        starts = self._positions_now().starts
-        places = {number: max(starts[number], known[number].offset) for number in reached if number in known}
-        behind = {number: place for number, place in places.items() if reached[number] > place}
-        if behind:
-            self._seek(behind)
-
-    def _seek(self, places: dict[int, int]) -> None:
-        for partition, offset in places.items():
-            _log.info(
-                "group %s of %s/%d goes back to %d, the position in the database", self.group, self.topic, partition, offset
-            )
-            self._drop(partition)
-        self._sought |= places
-        self._store.seek(self.topic, self.group, places)
-
-    def _check_epoch(self, position: Position, message: Delivery) -> None:
-        if message.log_epoch > position.log_epoch:
-            if message.offset < position.offset:
-                raise self._lost(
-                    position.partition, f"other messages have the offsets from {message.offset} on since the store died"
-                )
-            self._check_epoch_at(position, message.log_epoch)
-
-    def _check_epoch_at(self, position: Position, log_epoch: int) -> None:
-        if position.offset > 0 and log_epoch > position.log_epoch:
-            written = self._store.epoch_at(self.topic, position.partition, position.offset - 1)
-            if written is not None and written > position.log_epoch:
-                raise self._lost(position.partition, f"other messages lie before offset {position.offset} since the store died")
-
-    def _is_next(self, position: Position, message: Delivery) -> bool:
-        """Whether *message* comes next: nothing lies between the position and it. If the group is ahead it is sought back."""
-        if message.offset == position.offset:
-            return True
-        partition = position.partition
-        begin = self._check_start(position, self._positions_now().starts[partition])
-        between = next(
-            iter(self._store.read(self.topic, partition, start=begin, end=message.offset, max_messages=1)), None
-        )  # fmt: skip
-        if between is None:
-            return True
-        if self._sought.get(partition) != begin:
-            self._seek({partition: begin})
-            return False
-        if self._store.stats().topics[self.topic].groups[self.group].positions[partition] > between.offset:
-            return True  # the group left it out, since it has expired for example
-        raise UsageError(
-            f"{between!r} is held back, and messages behind it are not: a position cannot tell that; use no delays in topics with "
-            "database consumers"
-        )
+    def _reject(self, message: Delivery, reason: str) -> None:
+        """Let the group dead-letter it, durably. If it is not ours any more it comes again, and the note says what to do with it."""
+        with contextlib.suppress(LeaseExpired):
+            self._consumer.reject(message, reason)
+            self._consumer.flush()
+            self._told.setdefault(message.partition, set()).add(message.offset)
 
     # -- the block --------------------------------------------------------------------------------------------------
 
@@ -365,14 +321,19 @@ class DatabaseConsumer:
         last = opened.messages[-1]
         try:
             opened.dialect.check_inside()
-            epoch = max(opened.position.log_epoch, last.log_epoch)
-            if not self._positions.move(opened.dialect, opened.cursor, opened.position, last.offset + 1, epoch):
-                raise TakenOver(f"{self.topic}/{last.partition} in group {self.group}")
+            epoch = max(opened.position.log_epoch, *(message.log_epoch for message in opened.messages))
+            if not self._positions.move(
+                opened.dialect, opened.cursor, opened.position, [message.offset for message in opened.messages], epoch,
+                void=opened.passed.void, rejected=self._notes(opened.position),
+            ):  # fmt: skip
+                raise self._taken_over(last.partition)
             opened.dialect.commit()
         except BaseException as error:
             self.fail(error)
             raise
         self._open = None
+        self._following.count(opened.passed)
+        self._following.handled(opened.messages[0])
         with contextlib.suppress(LeaseExpired, Closed):
             self._consumer.ack(opened.messages)
 
@@ -385,51 +346,77 @@ class DatabaseConsumer:
         if not isinstance(error, Exception):
             return  # Ctrl-C, the end of a generator: closing gives the messages back
         first = opened.messages[0]
-        if isinstance(error, TakenOver):
-            self._return(first, error, delay=0)
-            return
+        excused = isinstance(error, TakenOver) or opened.dialect.is_excused(error)
         if len(opened.messages) > 1:
-            self._careful[first.partition] = opened.messages[-1].offset + 1
-            self._return(first, error, delay=0)
+            if not isinstance(error, TakenOver):
+                self._careful[first.partition] = max(message.offset for message in opened.messages) + 1
+            self._return(opened.messages, error, delay=0)
             return
-        excused = opened.dialect.is_excused(error)
-        failures = opened.position.failures + 1
+        failures = opened.position.failures.get(first.offset, 0) + 1
         if excused is opened.counted:
             # It was counted and is not to blame, or the other way round.
             with contextlib.suppress(Exception):  # the next attempt counts; the error that matters is on its way
                 self._count(opened, -1 if excused else 1)
         if not excused and 0 < self._max_deliveries <= failures:
             try:
-                self._give_up(opened.dialect, opened.position, first, error)
+                self._give_up(opened.dialect, opened.position, opened.passed, first, error)
             except Exception as later:  # noqa: BLE001 - the user's error is on its way, and the message comes again
                 _log.warning("%r could not be dead-lettered now: %s", first, later)
-                self._return(first, error)
+                self._return([first], error)
             return
-        self._return(first, error)
+        self._return([first], error, delay=0 if isinstance(error, TakenOver) else None)
 
     def _count(self, opened: _Open, change: int) -> None:
+        """The message failed once more, or once less, unless somebody has finished it meanwhile."""
+        [message] = opened.messages
         with Transaction(opened.dialect) as cursor:
-            self._positions.count_failure(opened.dialect, cursor, opened.position, change)
+            now = self._following.get(opened.dialect, cursor, message.partition)
+            if not now.is_finished(message.offset):
+                self._positions.count_failure(opened.dialect, cursor, now, message.offset, change)
 
-    def _give_up(self, dialect: SqliteDialect | PostgresDialect, position: Position, message: Delivery, reason: object) -> None:
-        """Dead-letter *message* and go on behind it. Raises `TakenOver`."""
+    def _give_up(
+        self, dialect: SqliteDialect | PostgresDialect, position: Position, passed: Passed, message: Delivery, reason: object
+    ) -> None:
+        """Dead-letter *message* and go on without it. Raises `TakenOver`."""
         text = reason_text(reason)
         with Transaction(dialect) as cursor:
             epoch = max(position.log_epoch, message.log_epoch)
-            if not self._positions.move(dialect, cursor, position, message.offset + 1, epoch, (message.offset, text)):
-                raise TakenOver(f"{self.topic}/{position.partition} in group {self.group}")
-        with contextlib.suppress(LeaseExpired):  # else it comes again, and the note says what to do with it
-            self._consumer.reject(message, text)
-            self._consumer.flush()
+            rejected = {**self._notes(position), message.offset: text}
+            if not self._positions.move(
+                dialect, cursor, position, [message.offset], epoch, void=passed.void, rejected=rejected
+            ):
+                raise self._taken_over(position.partition)
+        self._following.count(passed)
+        self._following.handled(message)
+        self._reject(message, text)
 
-    def _return(self, message: Delivery, error: Exception, delay: float | None = None) -> None:
-        """It comes again, and with it what is behind it in its partition."""
-        self._drop(message.partition)
+    def _notes(self, position: Position) -> dict[int, str]:
+        """
+        What was given up and may not be a dead letter yet.
+
+        A note goes when the group is past its message (`Following.catch_up`). Where many are there, perhaps because the group waits
+        for a delayed message, those go whose dead letters were durable when the group was asked.
+        """
+        if len(position.rejected) < NOTES_MAX:
+            return position.rejected
+        told = self._told.pop(position.partition, set())
+        return {offset: reason for offset, reason in position.rejected.items() if offset not in told}
+
+    def _return(self, messages: Sequence[Delivery], error: Exception, delay: float | None = None) -> None:
+        """They come again; in an ordered group with all that is behind the first of them."""
+        first = min(messages, key=lambda message: message.offset)
+        if self._consumer.ordered:
+            self._drop(first.partition, first.offset)
         with contextlib.suppress(LeaseExpired, Closed):
-            self._consumer.nack([message], delay=delay, reason=error)
+            self._consumer.nack([first] if self._consumer.ordered else messages, delay=delay, reason=error)
 
-    def _drop(self, partition: int) -> None:
-        self._waiting = deque(line for line in self._waiting if line[0].partition != partition)
+    def _drop(self, partition: int, offset: int = 0) -> None:
+        """Forget what was delivered of a partition, from *offset* on: it comes again."""
+        lines = (
+            line if line[0].partition != partition else [message for message in line if message.offset < offset]
+            for line in self._waiting
+        )
+        self._waiting = deque(line for line in lines if line)
 
     def _abandon(self) -> None:
         opened, self._open = self._open, None
@@ -507,13 +494,14 @@ class DatabaseConsumer:
 class _Open:
     """A transaction that is open, and what it is for."""
 
-    __slots__ = ("counted", "cursor", "dialect", "messages", "position")
+    __slots__ = ("counted", "cursor", "dialect", "messages", "passed", "position")
 
     def __init__(
         self,
         dialect: SqliteDialect | PostgresDialect,
         cursor: Any,
         position: Position,
+        passed: Passed,
         messages: list[Delivery],
         *,
         counted: bool,
@@ -521,29 +509,7 @@ class _Open:
         self.dialect = dialect
         self.cursor = cursor
         self.position = position
+        self.passed = passed
         self.messages = messages
         self.counted = counted
         """Whether this attempt was counted as a failure before it began."""
-
-
-def _run_length(line: list[Delivery]) -> int:
-    """How many of *line* are of consecutive offsets; what comes behind a gap is looked at by itself."""
-    first = line[0].offset
-    return next((at for at, message in enumerate(line) if message.offset != first + at), len(line))
-
-
-def _place(store: Any, start: Any, topic: str, partition: int, now: TopicPositions) -> int:
-    """The offset that *start* means in a partition."""
-
-    class Log:
-        log_start = now.starts[partition]
-        committed_end = now.ends[partition]
-
-        @staticmethod
-        def offset_of_time(time_us: int) -> int:
-            import datetime as dt
-
-            moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=time_us)
-            return int(store.offset_of_time(topic, partition, moment))
-
-    return reading.place("start", start, Log())

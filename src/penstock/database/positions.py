@@ -1,27 +1,38 @@
 """
 How far consumers have come, in the database that their effects are in.
 
-One row for each topic, group and partition. Everything below `next_offset` has had its effect; the row changes in the same transaction,
-and only from the offset at which the consumer found it: whoever lost his partition to another changes nothing.
+One row for each topic, group and partition. Everything below `next_offset` is finished: it has had its effect, was given up, had expired or
+was not there any more. `finished` has what is finished beyond it, as a bitmap: messages overtake those that are delayed or less
+urgent. The row changes in the transaction of the effects, and only if nobody changed it since (`version`): whoever lost his partition to
+another changes nothing.
 
-`failures` counts how often the message at `next_offset` failed by itself. `rejected_offset` is the last message that was given up, from
-the moment that this is decided until the next message had its effect: its dead letter may not be written yet.
+`failures` counts how often messages failed by themselves. `rejected` has those that were given up, from the moment that this is decided
+until their dead letter is known to be written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap64
 
 from penstock.database import schema
 from penstock.database.dialect import Transaction, check_table, dialect_of
+from penstock.errors import PositionLost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from penstock.database.dialect import PostgresDialect, SqliteDialect
 
 TABLE = "penstock_position"
-VERSION = 1
-_COLUMNS = "partition_number, topic_id, next_offset, log_epoch, failures, rejected_offset, rejected_reason"
+VERSION = 2
+FINISHED_BYTES_MAX = 65_536
+"""When `finished` takes more than this, nothing more overtakes."""
+_FAILURES_MAX = 1_000
+_COLUMNS = "partition_number, topic_id, next_offset, log_epoch, version, failures, rejected, finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +42,58 @@ class Position:
     partition: int
     topic_id: str
     offset: int
-    """Everything below it has had its effect."""
+    """Everything below it is finished."""
     log_epoch: int
     """The log epoch in which the offset was seen; see `penstock.store.reading.TopicPositions`."""
-    failures: int
-    rejected_offset: int | None
-    rejected_reason: str | None
+    version: int = 0
+    """+1 whenever something was finished."""
+    failures: dict[int, int] = field(default_factory=dict)
+    """Offset -> how often the message failed by itself."""
+    rejected: dict[int, str] = field(default_factory=dict)
+    """Offset -> why it was given up, as long as its dead letter may not be written."""
+    finished: BitMap64 = field(default_factory=BitMap64)
+    """What is finished beyond the offset."""
+    is_full: bool = False
+    """Whether `finished` is as large as it may become."""
+
+    @property
+    def end(self) -> int:
+        """Nothing from here on is finished."""
+        return self.finished.max() + 1 if self.finished else self.offset
+
+    def is_finished(self, offset: int) -> bool:
+        """Whether the message at *offset* had its effect, or needs none."""
+        return offset < self.offset or offset in self.finished
+
+    def holes(self, end: int) -> Iterator[tuple[int, int]]:
+        """What is not finished below *end*, as half-open ranges."""
+        at = self.offset
+        if not self.finished:
+            if at < end:
+                yield at, end
+            return
+        gaps = self.finished.flip(at, max(end, at))
+        while at < end:
+            begin = gaps.next_set_bit(at) if gaps and gaps.max() >= at else end
+            if begin >= end:
+                return
+            at = min(end, self.finished.next_set_bit(begin)) if self.finished.max() >= begin else end
+            yield begin, at
+
+    def after(self, offsets: Iterable[int], void: BitMap64 | None = None) -> tuple[int, BitMap64]:
+        """The offset and what is finished beyond it when *offsets* and *void* are finished too."""
+        finished = self.finished.copy()
+        finished.update(offsets)
+        if void is not None:
+            finished |= void
+        offset = self.offset
+        if offset in finished:
+            end = finished.max() + 1
+            gaps = finished.flip(offset, end)
+            gaps.remove_range(0, offset)
+            offset = gaps.min() if gaps else end
+        finished.remove_range(0, offset)
+        return offset, finished
 
 
 class Positions:
@@ -51,8 +108,9 @@ class Positions:
         """Make the table unless it is there, in a transaction of its own."""
         columns = (
             "topic TEXT NOT NULL, consumer_group TEXT NOT NULL, partition_number INTEGER NOT NULL, topic_id TEXT NOT NULL, "
-            "next_offset BIGINT NOT NULL, log_epoch BIGINT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, rejected_offset BIGINT, "
-            "rejected_reason TEXT, PRIMARY KEY (topic, consumer_group, partition_number)"
+            "next_offset BIGINT NOT NULL, log_epoch BIGINT NOT NULL, version BIGINT NOT NULL DEFAULT 0, "
+            f"failures TEXT NOT NULL DEFAULT '{{}}', rejected TEXT NOT NULL DEFAULT '{{}}', finished {dialect.blob}, "
+            "PRIMARY KEY (topic, consumer_group, partition_number)"
         )
         schema.create(dialect, self._name, VERSION, [f"CREATE TABLE {self._table} ({columns})"])
 
@@ -60,7 +118,7 @@ class Positions:
         """All that are known, by partition."""
         where = "topic = ? AND consumer_group = ?"
         dialect.execute(cursor, f"SELECT {_COLUMNS} FROM {self._table} WHERE {where}", self._key)  # noqa: S608 - checked and quoted
-        return {row[0]: Position(*row) for row in cursor.fetchall()}
+        return {row[0]: self._decode(row) for row in cursor.fetchall()}
 
     def get(self, dialect: SqliteDialect | PostgresDialect, cursor: Any, partition: int) -> Position | None:
         """That of one partition."""
@@ -69,7 +127,20 @@ class Positions:
             cursor, f"SELECT {_COLUMNS} FROM {self._table} WHERE {where}", (*self._key, partition)  # noqa: S608
         )  # fmt: skip
         row = cursor.fetchone()
-        return None if row is None else Position(*row)
+        return None if row is None else self._decode(row)
+
+    def _decode(self, row: tuple[Any, ...]) -> Position:
+        partition, topic_id, offset, log_epoch, version, failures, rejected, finished = row
+        try:
+            return Position(
+                partition, topic_id, offset, log_epoch, version,
+                {int(at): int(count) for at, count in json.loads(failures).items()},
+                {int(at): str(reason) for at, reason in json.loads(rejected).items()},
+                BitMap64.deserialize(bytes(finished)) if finished else BitMap64(),
+                is_full=bool(finished) and len(finished) > FINISHED_BYTES_MAX,
+            )  # fmt: skip
+        except (ValueError, AttributeError, TypeError, IndexError) as error:
+            raise PositionLost(self._key[0], partition, self._key[1], f"its row in {self._name} is damaged: {error}") from None
 
     def add(self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position) -> None:
         """A new one; nothing happens if somebody else has added it."""
@@ -81,27 +152,44 @@ class Positions:
         )
 
     def move(
-        self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position, offset: int, log_epoch: int,
-        rejected: tuple[int, str] | None = None,
+        self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position, offsets: Iterable[int], log_epoch: int, *,
+        void: BitMap64 | None = None, rejected: dict[int, str] | None = None,
     ) -> bool:  # fmt: skip
-        """From *position* to *offset*; False if it is not there any more, and then nothing was changed."""
+        """
+        The messages at *offsets*, and *void*, where there are none, are finished too; *rejected* are the notes from now on.
+
+        False if the position has changed meanwhile, and then nothing was changed.
+        """
+        offset, finished = position.after(offsets, void)
+        if finished:
+            finished.run_optimize()
+        failures = {at: count for at, count in position.failures.items() if at >= offset and at not in finished}
         return self._change(
-            dialect, cursor, position, "next_offset = ?, log_epoch = ?, failures = 0, rejected_offset = ?, rejected_reason = ?",
-            (offset, log_epoch, *(rejected or (None, None))),
+            dialect, cursor, position,
+            "next_offset = ?, log_epoch = ?, version = version + 1, failures = ?, rejected = ?, finished = ?",
+            (
+                offset, log_epoch, json.dumps(failures), json.dumps(position.rejected if rejected is None else rejected),
+                finished.serialize() if finished else None,
+            ),
         )  # fmt: skip
 
-    def count_failure(self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position, change: int = 1) -> bool:
-        """The message at *position* failed once more, or with -1: once less. False if the position has moved."""
-        return self._change(dialect, cursor, position, "failures = failures + ?", (change,))
+    def count_failure(
+        self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position, offset: int, change: int = 1
+    ) -> bool:
+        """The message at *offset* failed once more, or with -1: once less. False if the position has changed."""
+        failures = dict(position.failures)
+        failures[offset] = max(0, failures.pop(offset, 0) + change)
+        kept = list(failures.items())[-_FAILURES_MAX:]  # the one that changed is the last of them
+        return self._change(dialect, cursor, position, "failures = ?", (json.dumps(dict(kept)),))
 
     def _change(
         self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position, change: str, values: tuple[object, ...]
     ) -> bool:
-        where = "topic = ? AND consumer_group = ? AND partition_number = ? AND topic_id = ? AND next_offset = ?"
+        where = "topic = ? AND consumer_group = ? AND partition_number = ? AND topic_id = ? AND next_offset = ? AND version = ?"
         dialect.execute(
             cursor,
             f"UPDATE {self._table} SET {change} WHERE {where}",  # noqa: S608
-            (*values, *self._key, position.partition, position.topic_id, position.offset),
+            (*values, *self._key, position.partition, position.topic_id, position.offset, position.version),
         )
         return bool(cursor.rowcount == 1)
 

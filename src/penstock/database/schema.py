@@ -36,9 +36,8 @@ def create_inside(
     found = cursor.fetchone()
     if found is not None:
         if found[0] != version:
-            raise UsageError(
-                f"table {table} has version {found[0]}, and this Penstock knows version {version}; update Penstock"
-            )
+            what = "update Penstock" if found[0] > version else "it was made before the first release: drop it, and begin anew"
+            raise UsageError(f"table {table} has version {found[0]}, and this Penstock knows version {version}; {what}")
         return
     for statement in statements:
         dialect.execute(cursor, statement)

@@ -32,6 +32,7 @@ from penstock.groups.book import Book
 from penstock.groups.cursor import READ_BYTES
 from penstock.groups.dead_letters import is_dead_letter_topic, reason_text
 from penstock.groups.delivery import is_valid
+from penstock.groups.delivery_times import RecordedLeasing
 from penstock.groups.leasing import Leasing
 from penstock.groups.member import Member
 from penstock.groups.moves import Moves
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
     from penstock.groups.delivery import Delivery
+    from penstock.groups.delivery_times import DeliveryTimes
     from penstock.groups.hands import HandsBefore
     from penstock.groups.journal import Journal
     from penstock.groups.waiters import Waiter
@@ -163,6 +165,11 @@ class Group:
         for cursor, log in zip(self.cursors, logs, strict=True):
             cursor.attach(log, nests=nests)
             self._book.has_lanes = cursor.lanes is not None
+
+    def record_deliveries(self, times: DeliveryTimes) -> None:
+        """From now on *times*, which the group's lock guards, sees what is handed out; once for each group."""
+        with self.lock:
+            self._leasing = RecordedLeasing(self._leasing, times)
 
     @property
     def lease_s(self) -> float:
@@ -398,6 +405,7 @@ class Group:
             if not delivered:
                 self.counters.delivered -= 1
                 self.counters.redelivered -= delivery.attempt > 1
+                self._leasing.undo(delivery, delivery._deadline - self._lease_s)  # noqa: SLF001
             if lot.epoch == lot.cursor.epoch:
                 self._settling.give_back(delivery)
                 if self._book.ordered:

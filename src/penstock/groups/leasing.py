@@ -105,6 +105,9 @@ class Leasing:
                 lots.popleft()
         return False
 
+    def undo(self, delivery: Delivery, handed_s: float) -> None:
+        """Nobody got what was handed out at *handed_s*; for who keeps times."""
+
     def _hand_out_carefully(self, member: Member, lot: Lot, count: int, deadline: float, found: list[Delivery]) -> int:
         """
         The same, looking at each message.

@@ -24,16 +24,21 @@ _log = logging.getLogger("penstock")
 
 
 class LossCheck:
-    """Compares offsets with what a store has. With *fail* a loss raises `DataLost`, else it is logged and reading goes on behind it."""
+    """
+    Compares offsets with what a store has. With *fail* a loss raises `DataLost`, else it is logged and reading goes on behind it.
 
-    def __init__(self, store: Any, *, fail: bool) -> None:
+    *advice* is what `DataLost` says can be done.
+    """
+
+    def __init__(self, store: Any, *, fail: bool, advice: str = DataLost.ADVICE) -> None:
         self._store = store
         self._fail = fail
+        self._advice = advice
 
     def lost(self, topic: str, partition: int | None, reason: str) -> None:
         """Tell that messages are lost."""
         if self._fail:
-            raise DataLost(topic, partition, reason)
+            raise DataLost(topic, partition, reason, self._advice)
         _log.warning("%s/%s: %s; going on, since failOnDataLoss is false", topic, partition, reason)
 
     def begin(self, start: Offsets, positions: Mapping[str, TopicPositions]) -> Chosen:
@@ -80,12 +85,13 @@ class LossCheck:
         return written is not None and written > epoch
 
     def _first_of_later_epoch(self, topic: str, partition: int, epoch: int, first: int, end: int) -> int:
-        """The first offset below *end* that was written after *epoch*: epochs only grow along a log."""
+        """Where below *end* the messages that were written after *epoch* begin: epochs only grow along a log, which may have holes."""
         low, high = first, end
         while low < high:
             middle = (low + high) // 2
-            if self._is_other(topic, partition, middle, epoch):
+            found = next(iter(self._store.read(topic, partition, start=middle, end=high, max_messages=1)), None)
+            if found is None or found.log_epoch > epoch:
                 high = middle
             else:
-                low = middle + 1
+                low = found.offset + 1
         return low

@@ -8,6 +8,8 @@ same messages.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -128,7 +130,24 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark's checkpoint is what counts: nothing is kept elsewhere."""
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """
+        Nothing is held. Where Spark has hung up, its process ends here.
+
+        It is the usual end of a query. Spark's runner takes the end of its input for a failure, reports that to the Spark that is gone, and
+        its daemon prints a traceback of a `BrokenPipeError`, unless the process is killed before.
+        """
+        if _is_end_of_input(sys.exception()):
+            os._exit(0)
+
+
+def _is_end_of_input(error: BaseException | None) -> bool:
+    """Whether *error* is that Spark's own reading from its socket met the end, and nothing of ours."""
+    if not isinstance(error, EOFError):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") == "pyspark.serializers"
 
 
 def _offsets(positions: Mapping[str, TopicPositions], chosen: planning.Chosen) -> Offsets:

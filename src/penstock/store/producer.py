@@ -192,7 +192,8 @@ class Producer:
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._open: dict[int, _OpenBatch] = {}
-        self._sticky = topic.next_partition() if topic.partitions > 1 else 0
+        self._partitions = topic.partitions
+        self._sticky = topic.next_partition() if self._partitions > 1 else 0
         self._pending = 0
         self._on_the_way: dict[SentBatch, None] = {}
         self._closed = False
@@ -231,16 +232,19 @@ class Producer:
             value = publication.value_bytes(value)
         size = 0 if value is None else len(value)
         key_data = pairs = time_us = wishes = None
-        if key is not None:
-            key_data = publication.key_bytes(key)
-        if headers is not None:
-            pairs = publication.header_pairs(headers) or None
-        if timestamp is not None:
-            time_us = check_moment_us("timestamp", timestamp)
-        if ttl is not None or delay is not None or priority is not None:
-            wishes = self._topic.check_wishes(ttl, delay, priority)
-        if key_data is not None or pairs is not None:
-            size = publication.message_bytes(value, key_data, pairs)
+        # A message that is only a value pays for this one question, and not for each thing that it could have.
+        is_plain = key is None and headers is None and timestamp is None and ttl is None and delay is None and priority is None
+        if not is_plain:
+            if key is not None:
+                key_data = publication.key_bytes(key)
+            if headers is not None:
+                pairs = publication.header_pairs(headers) or None
+            if timestamp is not None:
+                time_us = check_moment_us("timestamp", timestamp)
+            if ttl is not None or delay is not None or priority is not None:
+                wishes = self._topic.check_wishes(ttl, delay, priority)
+            if key_data is not None or pairs is not None:
+                size = publication.message_bytes(value, key_data, pairs)
         if size > self._limit:
             self._topic.check_size(size)
         if partition is not None:
@@ -252,10 +256,10 @@ class Producer:
                 raise Closed(f"the producer of {self._topic.name}")
             if partition is not None:
                 number: int = partition
-            elif self._topic.partitions == 1:
+            elif self._partitions == 1:
                 number = 0
             elif key_data is not None:
-                number = partition_of_key(key_data, self._topic.partitions)
+                number = partition_of_key(key_data, self._partitions)
             else:
                 number = self._sticky
             batch = self._open.get(number)
@@ -265,16 +269,17 @@ class Producer:
                 batch = self._begin(number)
             index = len(batch.values)
             batch.values.append(value)
-            if key_data is not None:
-                batch.keys[index] = key_data
-            if pairs is not None:
-                batch.headers[index] = pairs
-            if time_us is not None:
-                batch.times_us[index] = time_us
-            if wishes is not None:
-                if batch.wishes is None:
-                    batch.wishes = {}
-                batch.wishes[index] = wishes
+            if not is_plain:
+                if key_data is not None:
+                    batch.keys[index] = key_data
+                if pairs is not None:
+                    batch.headers[index] = pairs
+                if time_us is not None:
+                    batch.times_us[index] = time_us
+                if wishes is not None:
+                    if batch.wishes is None:
+                        batch.wishes = {}
+                    batch.wishes[index] = wishes
             batch.size += size + _MESSAGE_OVERHEAD_BYTES
             self._pending += 1
             future = Future(batch.sent, index)
@@ -305,9 +310,9 @@ class Producer:
     def _commit(self, number: int) -> None:
         """Hand the open batch of a partition to the store; the caller holds the lock."""
         batch = self._open.pop(number)
-        if number == self._sticky and self._topic.partitions > 1:
+        if number == self._sticky and self._partitions > 1:
             # Messages without a key stay together in a batch, and batches take turns.
-            self._sticky = (self._sticky + 1) % self._topic.partitions
+            self._sticky = (self._sticky + 1) % self._partitions
         count = len(batch.values)
         try:
             encoded = self._encode(batch, count, self._outlet.identity(number))

@@ -123,12 +123,13 @@ def _slices(log: ReadableLog, first: int, last: int) -> Iterator[tuple[Batch, in
 
 
 def epoch_at(log: ReadableLog, offset: object) -> int | None:
-    """The log epoch in which *offset* was written; None if the log does not have it."""
+    """The log epoch in which *offset* was written; None if the log does not have it, or not any more: the next message tells nothing."""
     wanted = check_whole_number("offset", offset, 0, OFFSET_MAX)
     if not log.log_start <= wanted < log.committed_end:
         return None
     batches = log.read(wanted, 1)
-    return batches[0].header.log_epoch if batches else None
+    # Where compaction took it the log goes on behind it, perhaps in another epoch.
+    return batches[0].header.log_epoch if batches and batches[0].first_offset <= wanted else None
 
 
 def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, columns: Sequence[str] | None) -> Iterator[Any]:

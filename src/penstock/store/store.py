@@ -30,6 +30,7 @@ from penstock.settings import GroupSettings, StoreSettings, TopicSettings
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.delivery_records import WRITE_SECONDS, DeliveryRecords
 from penstock.store.housekeeping import Housekeeper, Retained, Rewritten
 from penstock.store.metrics import Collector, Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
@@ -38,7 +39,7 @@ from penstock.store.staging import Staging
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
 from penstock.store.worker import STOP_SECONDS, Worker, Workers
-from penstock.topics.catalog import DEAD_LETTER_SUFFIX, Catalog, check_publishable
+from penstock.topics.catalog import DEAD_LETTER_SUFFIX, DELIVERIES_SUFFIX, Catalog, check_publishable
 from penstock.topics.options import SECONDS_MAX, Options, options
 from penstock.topics.producers import Producers
 from penstock.topics.stages import Stages
@@ -166,6 +167,7 @@ class Store:
         )  # fmt: skip
         try:
             self._catalog = Catalog(self._volume, clock, self._producers, default, auto_create=auto_create)
+            self._deliveries = DeliveryRecords(self._catalog, clock)
             self._producers.attach(self._volume)
             stages = Stages(files, self._volume.path, self._volume.store_id, clock)
             self._staging = Staging(stages, self._catalog, self._producers, self._volume)
@@ -257,6 +259,7 @@ class Store:
         expired: str | None = None,
         compression: str | None = None,
         dead_letter_retention: Seconds | None = None,
+        record_deliveries: bool | None = None,
         **storage: Any,
     ) -> TopicInfo:
         """
@@ -264,7 +267,8 @@ class Store:
 
         With *priorities* its messages may have one; what waits longer than *aging* is served as one priority higher. Messages that do not
         say it themselves live for *ttl*; what expired undelivered is dropped, or dead-lettered, as *expired* says. *compression* is
-        "gzip", "zstd" or "lz4". *storage* takes the other topic settings by their names (docs/reference/settings.md).
+        "gzip", "zstd" or "lz4". With *record_deliveries* the topic `NAME.deliveries` tells how long messages waited (docs/traffic.md).
+        *storage* takes the other topic settings by their names (docs/reference/settings.md).
 
         Raises:
             BadName, ReservedName, BadSetting: nothing was changed.
@@ -279,7 +283,8 @@ class Store:
             "tombstone_grace_ms": _ms("tombstone_grace", tombstone_grace), "group_expiry_ms": _ms("group_expiry", group_expiry),
             "priorities": priorities, "aging_ms": _ms("aging", aging), "expired": expired, "compression": compression,
             "ttl_ms": None if ttl is None else round(check_seconds("ttl", ttl, 0.001, SECONDS_MAX) * 1000),
-            "dead_letter_retention_ms": _ms("dead_letter_retention", dead_letter_retention), **storage,
+            "dead_letter_retention_ms": _ms("dead_letter_retention", dead_letter_retention),
+            "record_deliveries": record_deliveries, **storage,
         }  # fmt: skip
         known = {field.name for field in fields(TopicSettings)}
         for setting, value in storage.items():
@@ -290,19 +295,21 @@ class Store:
 
     def delete_topic(self, name: str) -> None:
         """
-        Delete a topic with its messages, groups and dead letters; durable when it returns. Whoever uses it is told `TopicNotFound`.
+        Delete a topic with its messages, groups and dead letters, and what was recorded of its deliveries; durable when it returns.
 
-        One that is made later under the same name is another topic, and has nothing of this one.
+        Whoever uses it is told `TopicNotFound`. One that is made later under the same name is another topic, and has nothing of this one.
 
         Raises:
             TopicNotFound, BadName: nothing was changed.
-            ReservedName: it holds dead letters, and goes with its topic; nothing was changed.
+            ReservedName: it holds dead letters or records, and goes with its topic; nothing was changed.
             StorageFailed: the disk failed; it may be there or not when the store is opened again.
         """
         self._check_open()
-        self._catalog.get(name)
+        found = self._catalog.get(name)
         check_publishable(name)
-        for one in (name + DEAD_LETTER_SUFFIX, name):
+        self._deliveries.forget(found)
+        records = [name + DELIVERIES_SUFFIX + DEAD_LETTER_SUFFIX, name + DELIVERIES_SUFFIX]
+        for one in (*(records if found.settings.record_deliveries else ()), name + DEAD_LETTER_SUFFIX, name):
             # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
             with contextlib.suppress(TopicNotFound):
                 topic = self._catalog.delete(one)
@@ -530,6 +537,8 @@ class Store:
         # Where a group begins counts when it is made; later only that it is a place at all.
         starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
         made = self._groups.make(found.topic_id, found.name, group, settings, lambda: starts)
+        if found.settings.record_deliveries:
+            self._deliveries.attach(found, made)
         if self._meter is not None:
             self._meter.attach(made)
         with self._member_lock:
@@ -697,7 +706,7 @@ class Store:
         return reading.place("when", when, log)
 
     def epoch_at(self, topic: str, partition: int, offset: int) -> int | None:
-        """The log epoch in which *offset* was written, see `TopicPositions`; None if the log does not have it."""
+        """The log epoch in which *offset* was written, see `TopicPositions`; None if the log does not have it, or a hole there."""
         self._check_open()
         [(_, log)] = self._chosen(self._catalog.get(topic), partition)
         return reading.epoch_at(log, offset)
@@ -817,8 +826,13 @@ class Store:
         return self._stop.wait(seconds) if self._door is None else self._door.wait(seconds)
 
     def _retain_forever(self) -> None:
-        seconds = self._volume.settings.retention_interval_ms / 1000
-        while not self._wait(seconds if self._keep_finished else 0.5):
+        seconds = left = self._volume.settings.retention_interval_ms / 1000 if self._keep_finished else 0.5
+        while not self._wait(min(left, WRITE_SECONDS)):
+            self._deliveries.write()
+            left -= WRITE_SECONDS
+            if left > 0:
+                continue
+            left = seconds
             try:
                 if self._keep_finished:
                     self._retain(self._catalog.all())
@@ -929,6 +943,7 @@ class Store:
             if self._thread is not None:
                 self._thread.join()
             self._housekeeper.join()
+            self._deliveries.write(unfinished=True)
             self._groups.stop()
             with contextlib.suppress(PenstockError):
                 self._groups.flush()

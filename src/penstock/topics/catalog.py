@@ -9,7 +9,7 @@ from penstock.errors import ReservedName, TopicNotFound
 from penstock.settings import TopicSettings
 from penstock.topics.options import packing
 from penstock.topics.topic import Topic
-from penstock.values import MESSAGE_BYTES_MAX, NAME_CHARACTERS_MAX, SyncMode, check_name
+from penstock.values import MESSAGE_BYTES_MAX, MIB, NAME_CHARACTERS_MAX, SyncMode, check_name
 from penstock.volume.topic_files import TopicRecord
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 DEAD_LETTER_SUFFIX = ".dlq"
+DELIVERIES_SUFFIX = ".deliveries"
+"""Of topics that tell how long the messages of another one waited; see `groups/delivery_times.py`."""
+OWN_SUFFIXES = (DEAD_LETTER_SUFFIX, DELIVERIES_SUFFIX)
+"""Names that end so are of topics that only Penstock writes."""
+_DAY_MS = 86_400_000
 _HEADERS_ROOM_BYTES = 64 * 1024
 
 
@@ -77,7 +82,7 @@ class Catalog:
         it is made is the caller's choice where *auto_create* tells it.
         """
         topic = self._topics.get(name) if isinstance(name, str) else None
-        if topic is None or name.endswith(DEAD_LETTER_SUFFIX):
+        if topic is None or name.endswith(OWN_SUFFIXES):
             check_publishable(name)
             if topic is None:
                 if not (self._auto_create if auto_create is None else auto_create):
@@ -90,7 +95,7 @@ class Catalog:
     def to_publish_now(self, name: str) -> Topic | None:
         """The topic of that name, if it is there and users may publish to it."""
         topic = self._topics.get(name) if isinstance(name, str) else None
-        return None if topic is None or name.endswith(DEAD_LETTER_SUFFIX) else topic
+        return None if topic is None or name.endswith(OWN_SUFFIXES) else topic
 
     def to_publish_later(self, name: str, check: Callable[[Topic], object]) -> Topic | None:
         """The topic of that name; None if it is not there and may be made later, after *check* has seen one like it."""
@@ -110,6 +115,8 @@ class Catalog:
     def create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
         """Make a topic, or find the same one. Raises `BadName`, `ReservedName`, `BadSetting`, `TopicExists`."""
         check_publishable(name)
+        if settings.record_deliveries:
+            _check_room(name, DELIVERIES_SUFFIX + DEAD_LETTER_SUFFIX, "what is recorded of its deliveries")
         packing(settings.compression)  # raises if its library is not installed
         return self._create(name, partitions, settings)
 
@@ -144,6 +151,24 @@ class Catalog:
         )
         return self._create(name, 1, settings)
 
+    def deliveries_of(self, topic: Topic) -> Topic:
+        """
+        The topic that tells of the deliveries of *topic*, made now if it is not there.
+
+        It keeps a day, in small segments, whether groups have read it or not. Raises `TopicNotFound` if *topic* is deleted.
+        """
+        name = topic.name + DELIVERIES_SUFFIX
+        with self._lock:
+            if self._by_id.get(topic.topic_id) is not topic:
+                raise TopicNotFound(topic.name)
+            found = self._topics.get(name)
+            if found is None:
+                settings = TopicSettings(
+                    sync=self._default.sync, segment_bytes=4 * MIB, segment_age_ms=_DAY_MS // 4, retention_age_ms=_DAY_MS, retain="always"
+                )  # fmt: skip
+                found = self._add(self._volume.create_topic(name, 1, settings))
+            return found
+
     @property
     def auto_create(self) -> bool:
         """Whether publishing makes a topic that is not there."""
@@ -158,8 +183,16 @@ class Catalog:
 def check_publishable(name: str) -> None:
     """Raise `BadName` or `ReservedName` if users may not make or fill a topic of that name."""
     check_name("topic", name)
-    if len(name) + len(DEAD_LETTER_SUFFIX) > NAME_CHARACTERS_MAX:
-        longest = NAME_CHARACTERS_MAX - len(DEAD_LETTER_SUFFIX)
-        raise ReservedName("topic", name, f"with more than {longest} characters its dead letters could have no name")
+    _check_room(name, DEAD_LETTER_SUFFIX, "its dead letters")
     if name.endswith(DEAD_LETTER_SUFFIX):
         raise ReservedName("topic", name, f"names that end in {DEAD_LETTER_SUFFIX} are for dead letters, which Penstock writes")
+    if name.endswith(DELIVERIES_SUFFIX):
+        raise ReservedName(
+            "topic", name, f"names that end in {DELIVERIES_SUFFIX} are for records of deliveries, which Penstock writes"
+        )
+
+
+def _check_room(name: str, suffix: str, whose: str) -> None:
+    longest = NAME_CHARACTERS_MAX - len(suffix)
+    if len(name) > longest:
+        raise ReservedName("topic", name, f"with more than {longest} characters {whose} could have no name")

@@ -367,7 +367,7 @@ class ReadResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression", "compaction", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms", "dead_letter_retention_ms", "aging_ms", "index_interval_bytes", "coalesce_below_bytes", "coalesce_to_bytes")
+    __slots__ = ("sync", "segment_bytes", "segment_messages", "segment_age_ms", "max_message_bytes", "dedup_window_ms", "retain", "retention_age_ms", "retention_bytes", "priorities", "ttl_ms", "expired", "compression", "compaction", "tombstone_grace_ms", "retention_messages", "retention_bytes_hard", "group_expiry_ms", "dead_letter_retention_ms", "aging_ms", "index_interval_bytes", "coalesce_below_bytes", "coalesce_to_bytes", "record_deliveries")
     SYNC_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +391,7 @@ class TopicSettings(_message.Message):
     INDEX_INTERVAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     COALESCE_BELOW_BYTES_FIELD_NUMBER: _ClassVar[int]
     COALESCE_TO_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     sync: SyncMode
     segment_bytes: int
     segment_messages: int
@@ -414,7 +415,8 @@ class TopicSettings(_message.Message):
     index_interval_bytes: int
     coalesce_below_bytes: int
     coalesce_to_bytes: int
-    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ..., compaction: bool = ..., tombstone_grace_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes_hard: _Optional[int] = ..., group_expiry_ms: _Optional[int] = ..., dead_letter_retention_ms: _Optional[int] = ..., aging_ms: _Optional[int] = ..., index_interval_bytes: _Optional[int] = ..., coalesce_below_bytes: _Optional[int] = ..., coalesce_to_bytes: _Optional[int] = ...) -> None: ...
+    record_deliveries: bool
+    def __init__(self, sync: _Optional[_Union[SyncMode, str]] = ..., segment_bytes: _Optional[int] = ..., segment_messages: _Optional[int] = ..., segment_age_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., dedup_window_ms: _Optional[int] = ..., retain: _Optional[_Union[Retain, str]] = ..., retention_age_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., priorities: bool = ..., ttl_ms: _Optional[int] = ..., expired: _Optional[_Union[Expired, str]] = ..., compression: _Optional[str] = ..., compaction: bool = ..., tombstone_grace_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes_hard: _Optional[int] = ..., group_expiry_ms: _Optional[int] = ..., dead_letter_retention_ms: _Optional[int] = ..., aging_ms: _Optional[int] = ..., index_interval_bytes: _Optional[int] = ..., coalesce_below_bytes: _Optional[int] = ..., coalesce_to_bytes: _Optional[int] = ..., record_deliveries: bool = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("ordered", "lease_ms", "max_deliveries", "backoff_ms", "backoff_max_ms", "reset")

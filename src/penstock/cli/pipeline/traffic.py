@@ -58,10 +58,10 @@ def traffic(
     since: dt.datetime | None, until: dt.datetime | None, master: str, conf: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """
-    Count what goes through TOPICS, or all: messages, bytes, how long publishing took, dead letters.
+    Count what goes through TOPICS, or all: messages, bytes, how long publishing and waiting took, dead letters.
 
-    For each topic and window of time, by when messages were appended. Windows that are over are counted once; run again it counts
-    those since. docs/traffic.md says what the numbers mean.
+    For each topic and window of time, by when messages were appended, and delivered in topics that record it. Windows that are over are
+    counted once; run again it counts those since. docs/traffic.md says what the numbers mean.
     """
     settings = running.check_spark(conf)
     from penstock.spark.pipelines.traffic import Traffic
@@ -78,6 +78,13 @@ def traffic(
             })  # fmt: skip
         return
     _write(rows)
+    silent = [name for name in wanted.unrecorded if any(row.topic == name for row in rows)]
+    if silent:
+        more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+        output.say(
+            "note",
+            f"how long messages waited for consumers is not known of {', '.join(silent[:3])}{more}: made without --record-deliveries",
+        )
     if chart is not None:
         output.say("note", f"the chart is {chart}")
 
@@ -92,8 +99,11 @@ def _write(rows: Sequence[TrafficRow]) -> None:
         "windows>",
         "messages>",
         "bytes>",
-        "worst p50 ms>",
-        "worst p99 ms>",
+        "publish p50 ms>",
+        "publish p99 ms>",
+        "deliver p50 ms>",
+        "deliver p99 ms>",
+        "redelivered>",
         "dead letters>",
         "most frequent reason",
     ]
@@ -104,14 +114,16 @@ def _write(rows: Sequence[TrafficRow]) -> None:
         for row in own:
             for reason, count in row.dead_letter_reasons.items():
                 reasons[reason] = reasons.get(reason, 0) + count
-        halves = [row.publish_ms_p50 for row in own if row.publish_ms_p50 is not None]
-        most = [row.publish_ms_p99 for row in own if row.publish_ms_p99 is not None]
+        again = [row.redelivered for row in own if row.redelivered is not None]
         lines.append([
-            name, len(own), sum(row.messages for row in own), sum(row.bytes for row in own), _milliseconds(halves), _milliseconds(most),
-            sum(row.dead_letters for row in own), max(reasons, key=lambda one: reasons[one]) if reasons else None,
+            name, len(own), sum(row.messages for row in own), sum(row.bytes for row in own),
+            *(_worst(own, field) for field in ("publish_ms_p50", "publish_ms_p99", "deliver_ms_p50", "deliver_ms_p99")),
+            sum(again) if again else None, sum(row.dead_letters for row in own),
+            max(reasons, key=lambda one: reasons[one]) if reasons else None,
         ])  # fmt: skip
     output.write_table(columns, lines)
 
 
-def _milliseconds(values: list[float]) -> str | None:
+def _worst(rows: Sequence[TrafficRow], field: str) -> str | None:
+    values = [getattr(row, field) for row in rows if getattr(row, field) is not None]
     return f"{max(values):.1f}" if values else None

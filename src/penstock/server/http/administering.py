@@ -72,6 +72,7 @@ async def list_topics(call: Call) -> Response:
             "group_expiry": schemas.seconds(0, _YEARS_S, "seconds"),
             "compaction": {"type": "boolean"},
             "tombstone_grace": schemas.seconds(0, _YEARS_S, "seconds"),
+            "record_deliveries": {"type": "boolean", "description": "how long messages waited is written to NAME.deliveries"},
             "dead_letter_retention": schemas.seconds(0, _YEARS_S, "seconds; 0 = dead letters are kept"),
             "aging": schemas.seconds(0, _YEARS_S, "seconds; what waits longer is served as one priority higher; 0 = never"),
             "index_interval_bytes": schemas.whole(64, 16 * MIB),

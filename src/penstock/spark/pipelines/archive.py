@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS_DEFAULT = 5_000_000
 _FILE_ROWS = 1_000_000
+_LOST = "give another folder, for a new archive that begins with what the log has; the files of this one stay"
 _TASK_ROWS = 100_000
 """Fewer messages than this are not shared among tasks: many small files are slow to read for ever after."""
 
@@ -94,7 +95,7 @@ class Archive:
 
     def _begin(self, reached: Offsets, now: TopicPositions) -> dict[int, int]:
         """Where to go on. Raises `DataLost`."""
-        check = LossCheck(connections.reader(self._place), fail=True)
+        check = LossCheck(connections.reader(self._place), fail=True, advice=_LOST)
         return check.begin(reached, {self._topic: now})[self._topic]
 
     def run(self, spark: SparkSession, report: Report = quiet, *, every_s: float | None = None) -> Archived:
@@ -185,7 +186,7 @@ class Archive:
         tasks = max(min(context.defaultParallelism, planned // _TASK_ROWS), planned // _FILE_ROWS)
         parts = planning.split(ranges, tasks or None)
         task = partial(write_range, self._place, self._folder.stage())
-        with told_as_ours():
+        with told_as_ours(lost=_LOST):
             written = [file for files in context.parallelize(parts, len(parts)).map(task).collect() for file in files]
         new = self._folder.commit(state, written, self._offsets(now, end))
         return new, new.rows - state.rows, waiting - planned

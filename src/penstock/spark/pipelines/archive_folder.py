@@ -216,7 +216,12 @@ class ArchiveFolder:
         return chosen
 
     def _gap(self, partition: int, start: int, end: int) -> DataLost:
-        return DataLost(self.topic, partition, f"the archive in {self.path} lacks files for the offsets from {start} to {end}")
+        return DataLost(
+            self.topic,
+            partition,
+            f"the archive in {self.path} lacks files for the offsets from {start} to {end}",
+            "bring them back from a backup, or archive what the log has in another folder",
+        )
 
     def _names(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         if not os.path.isdir(self.files):

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from penstock import errors
-from penstock.errors import PenstockError, PipelineFailed
+from penstock.errors import DataLost, PenstockError, PipelineFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,15 +17,20 @@ _CHARACTERS_MAX = 500
 
 
 @contextlib.contextmanager
-def told_as_ours() -> Iterator[None]:
-    """What Spark raises in this block is raised as `PipelineFailed`, with the code and the text of an error of ours if one is the cause."""
+def told_as_ours(lost: str = "run it again") -> Iterator[None]:
+    """
+    What Spark raises in this block is raised as `PipelineFailed`, with the code and the text of an error of ours if one is the cause.
+
+    *lost* is what can be done about `DataLost`: who runs a pipeline has no options of the data source.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise PipelineFailed(*_cause(str(error))) from error
+        code, told = _cause(str(error))
+        raise PipelineFailed(code, told.replace(DataLost.ADVICE, lost)) from error
 
 
 def _cause(text: str) -> tuple[str, str]:

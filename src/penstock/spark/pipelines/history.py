@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.spark.options import StorePlace
     from penstock.store.reading import TopicPositions
 
+LOST = "if an archive has them, give that one; else begin anew with what is there, in another folder"
+"""What can be done where messages are in neither place."""
 _DAY = "((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000)) div 86400000000)"
 _DATE = f"case when {_DAY} between -719162 and 2932896 then date_add(date'1970-01-01', cast({_DAY} as int)) end"
 """As the archive has it, whatever the session's time zone is."""
@@ -139,7 +141,7 @@ def plan(
 
 
 def _checked(place: StorePlace, topic: str, reached: Offsets, now: TopicPositions) -> dict[int, int]:
-    return LossCheck(connections.reader(place), fail=True).begin(reached, {topic: now})[topic]
+    return LossCheck(connections.reader(place), fail=True, advice=LOST).begin(reached, {topic: now})[topic]
 
 
 def _reached(place: StorePlace, found: History, behind: Offsets) -> dict[int, int]:
@@ -152,8 +154,9 @@ def _reached(place: StorePlace, found: History, behind: Offsets) -> dict[int, in
     chosen = behind.topics.get(topic, {})
     for number, offset in chosen.items():
         if offset < found.starts.get(number, 0):
-            raise DataLost(topic, number, f"the messages from offset {offset} to {found.starts[number]} are in no archive")
-    return LossCheck(connections.reader(place), fail=True).begin(behind, {topic: lowered})[topic]
+            reason = f"the messages from offset {offset} to {found.starts[number]} are in no archive"
+            raise DataLost(topic, number, reason, LOST)
+    return LossCheck(connections.reader(place), fail=True, advice=LOST).begin(behind, {topic: lowered})[topic]
 
 
 def history(

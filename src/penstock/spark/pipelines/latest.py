@@ -32,7 +32,7 @@ from penstock.errors import BadArgument, BadName, Conflict, DataLost, NotFound, 
 from penstock.spark.offsets import Offsets
 from penstock.spark.pipelines.durable import make_folder, only_one, read_document, sync, sync_all, write_document
 from penstock.spark.pipelines.failures import told_as_ours
-from penstock.spark.pipelines.history import History, plan
+from penstock.spark.pipelines.history import LOST, History, plan
 from penstock.spark.pipelines.progress import Progress, quiet, wait
 from penstock.spark.schema import BASIC, HEADERS
 from penstock.values import is_name
@@ -185,7 +185,7 @@ class Latest:
         ends = planning.admit({self._topic: new.starts}, {self._topic: new.ends}, self._batch_rows)[self._topic]
         part = new.between(new.starts, ends)
         folder = os.path.join(self._folder, f"_new-{uuid.uuid4().hex}")
-        with told_as_ours():
+        with told_as_ours(lost=LOST):
             touched, rows, without_key = self._merge(spark, state, part, folder)
         current = _current(self._folder)
         if current is not None:

@@ -7,12 +7,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.spark.offsets import Offsets, is_start
-from penstock.spark.pipelines.failures import told_as_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_SECONDS = 0.5
 """How often a pipeline that waits tells how far it is."""
@@ -43,31 +40,6 @@ Report: TypeAlias = "Callable[[Progress], bool | None]"
 
 def quiet(_progress: Progress) -> None:
     """A report for who does not want one."""
-
-
-def follow(query: StreamingQuery, report: Report = quiet) -> Progress:
-    """
-    Wait until *query* ends, and tell meanwhile how far it is; a true answer of *report*, or what it raises, stops the query.
-
-    Raises `PipelineFailed`, or the error of Penstock that ended the query.
-    """
-    progress, seen = Progress(), -1
-    try:
-        with told_as_ours():
-            while True:
-                ended = query.awaitTermination(LOOK_SECONDS)  # type: ignore[arg-type]  # seconds with a part are fine
-                for one in query.recentProgress:
-                    if one.batchId <= seen:
-                        continue
-                    seen = one.batchId
-                    if one.numInputRows:
-                        lag = sum(lag_of(source.endOffset, source.latestOffset) for source in one.sources)
-                        progress = progress.after(one.numInputRows, one.batchDuration / 1000, lag)
-                if report(progress) or ended:
-                    return progress
-    finally:
-        if query.isActive:
-            query.stop()
 
 
 def lag_of(end: str | None, latest: str | None) -> int:

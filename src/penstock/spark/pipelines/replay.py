@@ -22,7 +22,7 @@ from penstock.spark import planning
 from penstock.spark.offsets import Offsets
 from penstock.spark.pipelines.durable import make_folder, only_one, read_document, write_document
 from penstock.spark.pipelines.failures import told_as_ours
-from penstock.spark.pipelines.history import plan
+from penstock.spark.pipelines.history import LOST, plan
 from penstock.spark.pipelines.place import changing, place_of, positions, source_options
 from penstock.spark.pipelines.progress import Progress, quiet, wait
 from penstock.values import is_name
@@ -191,7 +191,8 @@ class Replay:
         ends = run.offsets.topics[self._source]
         for number, end in ends.items():
             if end > found.ends[number]:
-                raise DataLost(self._source, number, f"the messages from offset {found.ends[number]} to {end} were lost")
+                reason = f"the messages from offset {found.ends[number]} to {end} were lost"
+                raise DataLost(self._source, number, reason, "begin a new run, with another checkpoint")
         return found.between(begin, ends)
 
     def _begin(self) -> _Run:
@@ -327,7 +328,7 @@ class Replay:
 
     def _publish(self, spark: SparkSession, run: _Run, part: History) -> None:
         """One part as one transaction."""
-        with told_as_ours():
+        with told_as_ours(lost=LOST):
             frame = self._chosen(spark, run, part)
             if part.archive is not None:
                 # Files are read in any order; messages of a key must stay in theirs.
@@ -343,7 +344,7 @@ class Replay:
     def _throw_away(self, spark: SparkSession, run: _Run) -> int:
         """Take the dead letters out that were replayed; those that are out already do not count."""
         whole = plan(self._store, self._source).between(run.starts, run.offsets.topics[self._source])
-        with told_as_ours():
+        with told_as_ours(lost=LOST):
             offsets = [row.offset for row in self._chosen(spark, run, whole).select("offset").collect()]
         with changing(self._place) as store:
             count: int = store.dead_letters(self._topic).discard(offsets=offsets)

@@ -1,13 +1,14 @@
 """
-How much goes through topics: messages, bytes, how long publishing took, dead letters, for each topic and window of time.
+How much goes through topics: messages, bytes, how long publishing and waiting took, dead letters, for each topic and window of time.
 
 Theory of operation. A message belongs to the window in which it was appended to the log; that never changes, so a window that is over can
 be counted once and for all. A run counts the windows that are over and have not been written yet, and writes them: as one more file
 of the table, and as one transaction into the topic. Each says itself how far it is (the file's name; the last messages), so there is no
 third place that could disagree, and a run that is killed is made up for by the next one.
 
-What the log knows of latency is when a publisher says it made a message (if it says so) and when the owner appended it. It does not know
-when a consumer got it: deliveries leave no trace but a group's position. So the latency told is that of publishing, and says so.
+The log knows when a publisher says it made a message (if it says so) and when the owner appended it: that is the latency of publishing.
+When a consumer got it the log does not know, but a topic that was made with `record_deliveries` tells how long its messages waited,
+in records that are added up here (`traffic_deliveries.py`). They belong to the window of the delivery, not to that of the appending.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import SystemClock
 from penstock.errors import BadArgument, BadName, Conflict, TopicNotFound
 from penstock.groups.dead_letters import HEADER_PREFIX, SUFFIX
+from penstock.groups.delivery_times import WINDOW_US
 from penstock.spark import connections
 from penstock.spark.pipelines import durable
 from penstock.spark.pipelines.failures import told_as_ours
 from penstock.spark.pipelines.place import place_of, source_options
 from penstock.spark.pipelines.progress import Progress, quiet
 from penstock.spark.pipelines.traffic_chart import traffic_chart
+from penstock.spark.pipelines.traffic_deliveries import SCHEMA as RECORDS_SCHEMA
+from penstock.spark.pipelines.traffic_deliveries import Deliveries, counted, deliveries_of
+from penstock.topics.catalog import DELIVERIES_SUFFIX, OWN_SUFFIXES, check_publishable
 from penstock.values import is_name
 
 if TYPE_CHECKING:
@@ -72,6 +77,14 @@ class TrafficRow:
     publish_ms_max: float | None
     dead_letters: int
     dead_letter_reasons: dict[str, int]
+    delivered: int | None = None
+    """First deliveries, by all groups; like what follows None where nothing was recorded. Tables of before have none of it."""
+    redelivered: int | None = None
+    deliver_ms_p50: float | None = None
+    deliver_ms_p95: float | None = None
+    deliver_ms_p99: float | None = None
+    deliver_ms_max: float | None = None
+    deliveries_by_group: dict[str, Deliveries] | None = None
 
     def as_json(self, of: str) -> str:
         """As a message of the topic. *of* says which topics were asked for."""
@@ -85,10 +98,13 @@ class Traffic:
     """
     What is wanted: which topics, windows of what length, and where the numbers go. Making it checks that, without Spark.
 
-    *topics*: none means all but dead letters, whose numbers are with the topics that they come from. *table*: a folder for Parquet
-    files. *topic*: one in the same store. *chart*: an SVG file, made anew each time. *since*, *until*: only for who wants neither
-    table nor topic, which know where to go on. Raises `BadArgument`, `BadName`, `BadSetting`.
+    *topics*: none means all but dead letters and records of deliveries, whose numbers are with the topics that they come from. *table*: a
+    folder for Parquet files. *topic*: one in the same store. *chart*: an SVG file, made anew each time. *since*, *until*: only for who
+    wants neither table nor topic, which know where to go on. Raises `BadArgument`, `BadName`, `ReservedName`, `BadSetting`.
     """
+
+    unrecorded: tuple[str, ...] = ()
+    """Those of the topics of the last run that were made without `record_deliveries`."""
 
     def __init__(
         self,
@@ -108,6 +124,13 @@ class Traffic:
         for name in (*topics, *([topic] if topic is not None else [])):
             if not is_name(name):
                 raise BadName("topic", name)
+        for name in topics:
+            if name.endswith(DELIVERIES_SUFFIX):
+                raise BadArgument(
+                    "topic", name, f"it tells of deliveries; name the topic itself: {name.removesuffix(DELIVERIES_SUFFIX)}"
+                )
+        if topic is not None:
+            check_publishable(topic)
         if not 1 <= window_s <= 86_400 or window_s != int(window_s):
             raise BadArgument("window", f"{window_s:g} s", "use whole seconds, from 1 s to 1 day")
         if topic in topics:
@@ -132,7 +155,7 @@ class Traffic:
         Raises `TopicNotFound`, `Conflict` if the table or the topic holds numbers of other topics or windows, `BadArgument` if there
         are more than 200,000 rows, `PipelineFailed`. What was written stays.
         """
-        names, letters = self._names()
+        names, letters, records = self._names()
         end_us = self._floor(self._clock.now_us() - int(SETTLE_S * 1e6) if self._until is None else _micros(self._until))
         in_table, in_topic = self._table_end(), self._topic_end()
         ends = [one for wanted, one in ((self._table, in_table), (self._topic, in_topic)) if wanted is not None]
@@ -141,7 +164,7 @@ class Traffic:
         if begin_us < end_us and names:
             began_us = self._clock.now_us()
             with told_as_ours():
-                rows = self._count(spark, names, letters, begin_us, end_us)
+                rows = self._count(spark, names, letters, records, begin_us, end_us)
                 if self._topic is not None:
                     self._publish(spark, [row for row in rows if _micros(row.window_start) >= in_topic], end_us)
             report(Progress().after(sum(row.messages for row in rows), (self._clock.now_us() - began_us) / 1e6, 0))
@@ -155,19 +178,26 @@ class Traffic:
     def _floor(self, moment_us: int) -> int:
         return moment_us // self._window_us * self._window_us
 
-    def _names(self) -> tuple[list[str], list[str]]:
-        """(topics, those of dead letters) to read."""
-        there = {one.name for one in connections.patiently(self._place, lambda: connections.reader(self._place).topics())}
+    def _names(self) -> tuple[list[str], list[str], list[str]]:
+        """(topics, those of their dead letters, those of their deliveries) to read."""
+        found = connections.patiently(self._place, lambda: connections.reader(self._place).topics())
+        there = {one.name: one.settings.record_deliveries for one in found}
         for name in self._topics:
             if name not in there:
                 raise TopicNotFound(name)
-        chosen = self._topics or sorted(name for name in there if not name.endswith(SUFFIX) and name != self._topic)
-        return list(chosen), [name + SUFFIX for name in chosen if name + SUFFIX in there]
+        chosen = self._topics or sorted(name for name in there if not name.endswith(OWN_SUFFIXES) and name != self._topic)
+        self.unrecorded = tuple(name for name in chosen if not there[name])
+        of_letters = [name + SUFFIX for name in chosen if name + SUFFIX in there]
+        # Made by the first record; a topic of that name that belongs to no such topic holds something else.
+        of_records = [name + DELIVERIES_SUFFIX for name in chosen if there[name] and name + DELIVERIES_SUFFIX in there]
+        return list(chosen), of_letters, of_records
 
     # -- counting ---------------------------------------------------------------------------------------------------
 
-    def _count(self, spark: SparkSession, names: list[str], letters: list[str], begin_us: int, end_us: int) -> list[TrafficRow]:
-        counted = self._read(spark, names, begin_us, end_us, _READ).selectExpr(
+    def _count(
+        self, spark: SparkSession, names: list[str], letters: list[str], records: list[str], begin_us: int, end_us: int
+    ) -> list[TrafficRow]:
+        messages = self._read(spark, names, begin_us, end_us, _READ).selectExpr(
             "topic", "at", "coalesce(length(key), 0) + coalesce(length(value), 0) as size",
             "if(timestampType = 0, unix_micros(appended_at) - unix_micros(timestamp), null) as took",
         ).selectExpr("topic", "at", "size", "if(took >= 0, took, null) as took").groupBy("topic", "at").agg(
@@ -178,37 +208,58 @@ class Traffic:
         if letters:
             for row in self._letters(spark, letters, begin_us, end_us).collect():
                 reasons.setdefault((row.topic, row.at), {})[row.reason] = row.messages
-        if len(counted) > ROWS_MAX:
+        delivered: dict[tuple[str, int], dict[str | None, Deliveries]] = {}
+        of_groups = self._deliveries(spark, records, begin_us, end_us) if records else []
+        for row in of_groups:
+            delivered.setdefault((row.topic, row.at), {})[row.reader] = deliveries_of(row)
+        if max(len(messages), len(of_groups)) > ROWS_MAX:
             raise BadArgument(
                 "window", f"{self._window_us // 1_000_000} s", f"gives more than {ROWS_MAX:,} rows; use a longer one"
             )
-        found = {(row.topic, row.at): row for row in counted}
+        found = {(row.topic, row.at): row for row in messages}
+        keys = sorted(found.keys() | reasons.keys() | delivered.keys(), key=lambda one: (one[1], one[0]))
         return [
-            self._row(topic, at, found.get((topic, at)), reasons.get((topic, at), {}))
-            for topic, at in sorted(found.keys() | reasons.keys(), key=lambda one: (one[1], one[0]))
+            self._row(topic, at, found.get((topic, at)), reasons.get((topic, at), {}), delivered.get((topic, at)))
+            for topic, at in keys
         ]
 
-    def _row(self, topic: str, at: int, counted: Any, reasons: dict[str, int]) -> TrafficRow:
+    def _row(
+        self, topic: str, at: int, found: Any, reasons: dict[str, int], delivered: dict[str | None, Deliveries] | None
+    ) -> TrafficRow:
         start, end = _moment(at), _moment(at + self._window_us)
         letters = sum(reasons.values()), dict(sorted(reasons.items()))
-        if counted is None:
-            return TrafficRow(topic, start, end, 0, 0, 0, None, None, None, None, *letters)
+        told: dict[str, Any] = {}
+        if delivered is not None:
+            by_group = {group: one for group, one in delivered.items() if group is not None}
+            told = {**dataclasses.asdict(delivered[None]), "deliveries_by_group": dict(sorted(by_group.items()))}
+        if found is None:
+            return TrafficRow(topic, start, end, 0, 0, 0, None, None, None, None, *letters, **told)
         half, most, nearly_all, longest = (
-            (None,) * 4 if counted.percentiles is None else [one / 1000 for one in (*counted.percentiles, counted.longest)]
+            (None,) * 4 if found.percentiles is None else [one / 1000 for one in (*found.percentiles, found.longest)]
         )
         return TrafficRow(
-            topic, start, end, counted.messages, counted.bytes, counted.timed, half, most, nearly_all, longest, *letters
+            topic, start, end, found.messages, found.bytes, found.timed, half, most, nearly_all, longest, *letters, **told
         )
+
+    def _deliveries(self, spark: SparkSession, records: list[str], begin_us: int, end_us: int) -> list[Any]:
+        """The rows of `traffic_deliveries.counted`. A record is written soon after its window, or before its end by closing the store."""
+        settle_us = int(SETTLE_S * 1e6)
+        first_us = max(0, begin_us + settle_us - WINDOW_US) if begin_us else 0
+        frame = self._range(spark, records, first_us, end_us + settle_us, RECORDS_SCHEMA)
+        return counted(frame, begin_us, end_us, settle_us, self._window_us).limit(ROWS_MAX + 1).collect()
 
     def _read(self, spark: SparkSession, names: list[str], begin_us: int, end_us: int, schema: str) -> DataFrame:
         """The messages that were appended in [begin, end), with the window of each as `at`."""
-        options = {**self._options, "subscribe": ",".join(names), "endingTimestamp": str(end_us // 1000)}
-        if begin_us:
-            options |= {"startingTimestamp": str(begin_us // 1000), "startingOffsetsByTimestampStrategy": "latest"}
-        frame = spark.read.format("penstock").schema(schema).options(**options).load()
+        frame = self._range(spark, names, begin_us, end_us, schema)
         # Ranges go by the running maximum of times: where a clock was set back, a message in the range tells a time before it.
         clamped = f"greatest(least(unix_micros(appended_at), {end_us - 1}), {begin_us})"
         return frame.selectExpr("*", f"{clamped} div {self._window_us} * {self._window_us} as at")
+
+    def _range(self, spark: SparkSession, names: list[str], begin_us: int, end_us: int, schema: str) -> DataFrame:
+        options = {**self._options, "subscribe": ",".join(names), "endingTimestamp": str(end_us // 1000)}
+        if begin_us:
+            options |= {"startingTimestamp": str(begin_us // 1000), "startingOffsetsByTimestampStrategy": "latest"}
+        return spark.read.format("penstock").schema(schema).options(**options).load()
 
     def _letters(self, spark: SparkSession, letters: list[str], begin_us: int, end_us: int) -> DataFrame:
         """(topic, at, reason, messages) of dead letters: the commonest reasons of a row by name, the rest as one."""
@@ -299,12 +350,15 @@ class Traffic:
             "timed": pa.int64(), **{name: pa.float64() for name in (*PERCENTILES, "publish_ms_max")}, "dead_letters": pa.int64(),
             "dead_letter_reasons": pa.map_(pa.string(), pa.int64()),
         }  # fmt: skip
+        waits = {one.name: pa.float64() for one in dataclasses.fields(Deliveries)} | {
+            "delivered": pa.int64(),
+            "redelivered": pa.int64(),
+        }
+        kinds |= {**waits, "deliveries_by_group": pa.map_(pa.string(), pa.struct(list(waits.items())))}
         schema = pa.schema(list(kinds.items()), metadata={"penstock.traffic": self._of})
+        plain = [dataclasses.asdict(row) for row in rows]
         columns = {
-            name: [
-                list(row.dead_letter_reasons.items()) if name == "dead_letter_reasons" else getattr(row, name) for row in rows
-            ]
-            for name in kinds
+            name: [list(row[name].items()) if isinstance(row[name], dict) else row[name] for row in plain] for name in kinds
         }
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table(columns, schema=schema), sink)
@@ -317,10 +371,20 @@ class Traffic:
         rows: list[TrafficRow] = []
         for _, path in reversed(self._files()):
             part = pq.read_table(path).to_pylist()
-            rows = [TrafficRow(**{**row, "dead_letter_reasons": dict(row["dead_letter_reasons"])}) for row in part] + rows
+            rows = [_row_of(row) for row in part] + rows
             if len({row.window_start for row in rows}) >= CHART_WINDOWS_MAX:
                 break
         return rows
+
+
+def _row_of(stored: dict[str, Any]) -> TrafficRow:
+    """A row of a file; one that was written before deliveries were counted has none of them."""
+    by_group = stored.get("deliveries_by_group")
+    maps = {
+        "dead_letter_reasons": dict(stored["dead_letter_reasons"]),
+        "deliveries_by_group": None if by_group is None else {name: Deliveries(**one) for name, one in by_group},
+    }
+    return TrafficRow(**{**stored, **maps})
 
 
 def _columns(*texts: str) -> list[Any]:

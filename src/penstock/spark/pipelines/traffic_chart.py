@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.spark.pipelines.charts import Panel, svg_chart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.spark.pipelines.traffic import TrafficRow
 
@@ -31,11 +31,13 @@ def traffic_chart(rows: Sequence[TrafficRow], window_s: int, windows_max: int) -
         Panel("Bytes of keys and values", f"each {_length(window_s)}", series(lambda row: row.bytes, 0), "bar"),
     ]
     if any(row.timed for row in kept):
-        latency = {}
-        for name, half, most in ((name, "publish_ms_p50", "publish_ms_p99") for name in topics[:4]):
-            for label, field in ((f"{name} p50", half), (f"{name} p99", most)):
-                latency[label] = [getattr(at[name, one], field) if (name, one) in at else None for one in moments]
+        latency = _latency(at, topics, moments, "publish_ms")
         panels.append(Panel("From the publisher's time until it was appended", "ms", latency))
+    recorded = {row.topic for row in kept if row.delivered}
+    if recorded:
+        told = [name for name in topics if name in recorded]
+        waits = _latency(at, told, moments, "deliver_ms")
+        panels.append(Panel("From appended until it was handed to a consumer", "ms", waits))
     if any(row.dead_letters for row in kept):
         reasons: dict[str, list[float | None]] = {}
         for row in kept:
@@ -60,3 +62,14 @@ def _length(seconds: int) -> str:
         if seconds % size == 0:
             return name if seconds == size else f"{seconds // size} {name}s"
     return "second" if seconds == 1 else f"{seconds} s"
+
+
+def _latency(
+    at: Mapping[tuple[str, dt.datetime], TrafficRow], topics: Sequence[str], moments: Sequence[dt.datetime], prefix: str
+) -> dict[str, list[float | None]]:
+    """The median and the 99th percentile of a few topics: more lines nobody could tell apart."""
+    return {
+        f"{name} {share}": [getattr(at[name, one], f"{prefix}_{share}") if (name, one) in at else None for one in moments]
+        for name in topics[:4]
+        for share in ("p50", "p99")
+    }

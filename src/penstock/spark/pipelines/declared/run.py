@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.progress import Report
 
 
+_LOST = 'to go on with what is there, give the source in the file options = { failOnDataLoss = "false" }'
+
+
 class DeclaredPipeline:
     """
     The pipeline that a file declares: making it checks the file and imports its functions, without Spark.
@@ -52,7 +55,7 @@ class DeclaredPipeline:
         queries = start(self.plan, spark)
         followed = {sink.name: _Followed(query) for sink, query in zip(self.plan.sinks, queries, strict=True)}
         try:
-            with told_as_ours():
+            with told_as_ours(lost=_LOST):
                 while True:
                     ended = [one.wait(LOOK_SECONDS / len(followed)) for one in followed.values()]
                     report(_together([one.progress for one in followed.values()]))
@@ -123,6 +126,9 @@ def start(plan: Plan, spark: SparkSession) -> list[StreamingQuery]:
                 plan.path,
                 f"[sinks.{sink.name}] partition_by: there is no column {missing[0]}; there are {', '.join(frame.columns)}",
             )
+    # Spark looks for the format of a sink in the session that is active in this thread. In one that Python has started none is, until it
+    # makes a DataFrame of its own.
+    spark.createDataFrame([], "nothing int")
     started: list[StreamingQuery] = []
     try:
         for sink in plan.sinks:

@@ -26,7 +26,7 @@ from penstock.format.state import encode_state
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.journal import Journal
 from penstock.journal.small_file import replace_small_file
-from penstock.log.partition_log import LogIdentity
+from penstock.log.identity import LogIdentity
 from penstock.log.salvage import Salvage, salvage
 from penstock.log.segment import Segment, index_path, parse_segment_name, segment_name
 from penstock.volume.document import encode_document

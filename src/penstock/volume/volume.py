@@ -43,12 +43,8 @@ from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
-from penstock.log.partition_log import (
-    LogIdentity,
-    PartitionLog,
-    SyncWork,
-    out_of_descriptors,
-)
+from penstock.log.identity import LogIdentity
+from penstock.log.partition_log import PartitionLog, SyncWork, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name

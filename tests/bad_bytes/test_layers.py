@@ -22,7 +22,7 @@ from penstock.groups.registry import Groups
 from penstock.settings import GroupSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.topics.producers import Producers
-from penstock.volume.volume import Ended
+from penstock.volume.layer import Ended
 from tests.bad_bytes.test_decoders import NUMBERS, OTHERS, odd_values
 from tests.docs.pages import ROOT
 

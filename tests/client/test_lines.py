@@ -9,6 +9,7 @@ import pytest
 
 from penstock.broker.publishing import LOOP_BYTES_MAX
 from penstock.format.batch import encode_batch
+from penstock.store.transaction import Transaction
 from penstock.wire.calls import Call
 from penstock.wire.frame import ANSWER
 from tests.client.served import eventually, later
@@ -106,23 +107,16 @@ def test_a_transaction_whose_consumer_is_closed_meanwhile_is_answered(served: Se
     consumer = client.subscribe("orders", "workers")
     message = consumer.get(timeout=5)
     sessions = [one._session for one in served.server._listener.connections]
-    transaction = served.store.transaction
+    commit = Transaction.commit
     inside, go_on = threading.Event(), threading.Event()
 
-    def slow() -> Any:
-        made = transaction()
-        commit = made.commit
+    def slow(self: Transaction) -> Any:
+        found = commit(self)
+        inside.set()
+        go_on.wait(10)
+        return found
 
-        def committed() -> Any:
-            found = commit()
-            inside.set()
-            go_on.wait(10)
-            return found
-
-        monkeypatch.setattr(made, "commit", committed, raising=False)
-        return made
-
-    monkeypatch.setattr(served.store, "transaction", slow)
+    monkeypatch.setattr(Transaction, "commit", slow)
 
     def transact() -> None:
         with client.transaction() as making:

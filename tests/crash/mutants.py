@@ -20,6 +20,7 @@ from penstock.log import segment
 from penstock.log.recovery import LogRecovery
 from penstock.log.segment import Segment
 from penstock.volume import identity, topic_files
+from penstock.volume.commit_cycle import CommitCycle
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.tickets import ChangesTicket, MoveLogStart
 from penstock.volume.volume import Volume
@@ -251,16 +252,16 @@ def segments_removed_before_log_start_is_durable() -> Any:
 
 def large_batch_not_synced_before_its_frame() -> Any:
     """The frame refers to a batch that its log may lose."""
-    original = Volume._write_ahead
+    original = CommitCycle._write_ahead
 
     def no_sync(_: Segment) -> None:
         """Does nothing: that is the bug."""
 
-    def write_ahead(self: Volume, prepared: Any, log: PartitionLog) -> None:
+    def write_ahead(self: CommitCycle, prepared: Any, log: PartitionLog) -> None:
         with _patched((Segment, "sync", no_sync)):
             original(self, prepared, log)
 
-    return _patched((Volume, "_write_ahead", write_ahead))
+    return _patched((CommitCycle, "_write_ahead", write_ahead))
 
 
 def half_a_batch_stays_after_a_full_disk() -> Any:

@@ -291,7 +291,7 @@ class Workload:
     def let_go(self) -> None:
         """Close all files that may be closed; the next use opens them again."""
         assert self.volume is not None
-        self.volume.descriptors_max = 0
+        self.volume.open_files.descriptors_max = 0
         self.volume.bound_descriptors()
 
     def close_and_open(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.volume.volume import DESCRIPTORS_MAX
+from penstock.volume.open_files import DESCRIPTORS_MAX
 from tests.cli.serving import serving
 from tests.client.served import eventually
 from tests.load.process import MB, cpu_s, descriptors, rss_bytes

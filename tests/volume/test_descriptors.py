@@ -79,7 +79,7 @@ def _open(volume: Volume) -> int:
 
 def test_files_beyond_the_limit_are_closed_once_they_are_durable(volume: Volume) -> None:
     assert _open(volume) == TOPICS
-    volume.descriptors_max = 8
+    volume.open_files.descriptors_max = 8
     volume.bound_descriptors()
     assert _open(volume) == TOPICS, "what is not synced keeps its file: only that one is told of a failure"
     volume.checkpoint()
@@ -89,7 +89,7 @@ def test_files_beyond_the_limit_are_closed_once_they_are_durable(volume: Volume)
 
 def test_those_not_used_for_longest_are_closed(volume: Volume) -> None:
     volume.checkpoint()
-    volume.descriptors_max = TOPICS
+    volume.open_files.descriptors_max = TOPICS
     for _ in range(10):
         volume.bound_descriptors()
     used = [volume.log(f"t{number}") for number in (0, 7, 19)]
@@ -97,14 +97,14 @@ def test_those_not_used_for_longest_are_closed(volume: Volume) -> None:
     used[1].read(0)
     volume.append(used[2], encode_single(b"1"))
     volume.checkpoint()
-    volume.descriptors_max = 8
+    volume.open_files.descriptors_max = 8
     volume.bound_descriptors()
     assert [log.descriptors for log in used] == [1, 1, 1]
 
 
 def test_what_was_closed_is_read_and_written_as_before(volume: Volume, tmp_path: Path) -> None:
     volume.checkpoint()
-    volume.descriptors_max = 0
+    volume.open_files.descriptors_max = 0
     volume.bound_descriptors()
     assert _open(volume) == 0
     assert _values(volume.log("t3")) == [b"0"]
@@ -124,7 +124,7 @@ def test_what_was_closed_is_read_and_written_as_before(volume: Volume, tmp_path:
 
 def test_readers_go_on_while_files_are_closed_under_them(volume: Volume) -> None:
     volume.checkpoint()
-    volume.descriptors_max = 0
+    volume.open_files.descriptors_max = 0
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -152,7 +152,7 @@ def test_readers_go_on_while_files_are_closed_under_them(volume: Volume) -> None
 def test_without_descriptors_a_publish_is_refused_and_the_store_goes_on(volume: Volume, files: ScarceFiles) -> None:
     volume.create_topic("new")
     volume.checkpoint()
-    volume.descriptors_max = 0
+    volume.open_files.descriptors_max = 0
     volume.bound_descriptors()
     files.is_out = True
     for topic in ("new", "t0"):
@@ -174,8 +174,8 @@ def test_opening_a_store_with_more_topics_than_descriptors_keeps_to_them(
     volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     volume.close()
-    monkeypatch.setattr("penstock.volume.volume.DESCRIPTORS_MAX", 4)
-    monkeypatch.setattr("penstock.volume.volume.descriptors_max", lambda: 64)
+    monkeypatch.setattr("penstock.volume.open_files.DESCRIPTORS_MAX", 4)
+    monkeypatch.setattr("penstock.volume.open_files.descriptors_max", lambda: 64)
     with Volume.open(tmp_path / "store", settings=SETTINGS, background=False) as again:
         assert _open(again) <= 16
         assert all(_values(log) == [b"0"] for log in again.logs)

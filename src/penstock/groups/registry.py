@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from penstock.groups.hands import Hands
     from penstock.groups.journal import Suspect
     from penstock.log.partition_log import PartitionLog
-    from penstock.volume.volume import Ended, Volume
+    from penstock.volume.layer import Ended
+    from penstock.volume.volume import Volume
 
 GROUPS_OWNER = 1
 FLUSH_SECONDS = 0.005

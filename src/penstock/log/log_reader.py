@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, Corrupt, DamagedFile, MissingData, OffsetOutOfRange, TopicNotFound, Unavailable
 from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_STATE, parse_header
 from penstock.format.segment import FOOTER_BYTES, FOOTER_MAGIC, SEGMENT_HEADER_BYTES
+from penstock.log.index_cache import read_index_cache
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.partition_log import LOADED_MAX, READ_BYTES_DEFAULT, LogIdentity, check_header, load_sealed, read_index_cache
-from penstock.log.segment import Segment, parse_segment_name, segment_name
+from penstock.log.partition_log import LOADED_MAX
+from penstock.log.sealed_segment import check_header, load_sealed
+from penstock.log.segment import READ_BYTES_DEFAULT, Segment, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.files import FileSystem
     from penstock.format.batch import Batch
+    from penstock.log.identity import LogIdentity
     from penstock.log.positions import Position
     from penstock.settings import TopicSettings
 

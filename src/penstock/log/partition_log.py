@@ -34,34 +34,29 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import (
-    BadBytes,
     Closed,
-    DamagedFile,
     MissingData,
     OffsetOutOfRange,
     StorageFull,
     TopicNotFound,
     Unavailable,
-    UnsupportedFormat,
 )
 from penstock.files import is_full, is_out_of_descriptors
 from penstock.format.batch_header import (
     COMPATIBLE_PREWRITTEN,
     FLAG_PRODUCER,
-    KIND_DATA,
     clear_compatible_flag,
-    parse_header,
     set_compatible_flag,
     stamp,
 )
 from penstock.format.checkpoint import LogRow
-from penstock.format.frame import ENTRY_BATCH, Reference, pack_entry
-from penstock.format.index import IndexSnapshot
-from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
-from penstock.journal.small_file import read_small_file
+from penstock.format.frame import ENTRY_BATCH, pack_entry
+from penstock.format.segment import FOOTER_BYTES, SegmentHeader
+from penstock.log.index_cache import write_index_cache
 from penstock.log.log_state import LogState
-from penstock.log.offset_index import OffsetIndex
-from penstock.log.segment import Segment, remove_segment, segment_name
+from penstock.log.planned_group import AdoptedGroup, PlannedGroup
+from penstock.log.sealed_segment import load_sealed
+from penstock.log.segment import READ_BYTES_DEFAULT, Segment, remove_segment, segment_name
 from penstock.values import SyncMode, batch_bytes_limit
 
 if TYPE_CHECKING:
@@ -69,74 +64,14 @@ if TYPE_CHECKING:
 
     from penstock.files import Buffer, FileSystem
     from penstock.format.batch import Batch, EncodedBatch
+    from penstock.log.identity import LogIdentity
     from penstock.log.staged_segment import StagedSegment
     from penstock.settings import TopicSettings
 
-READ_BYTES_DEFAULT = 1024 * 1024
 LOADED_MAX = 64
 """Sealed segments that a log keeps open; each costs a descriptor."""
 COALESCE_AGAIN = 5
 """After opening so many of the last segments are looked at again for coalescing."""
-
-
-class LogIdentity(NamedTuple):
-    """Which log of which store this is."""
-
-    store_id: bytes
-    topic_id: bytes
-    topic: str
-    partition: int
-    log_id: int
-
-
-class PlannedGroup:
-    """Planned batches that go to one segment."""
-
-    __slots__ = ("batches", "segment", "stamps")
-
-    def __init__(self, segment: Segment, batches: list[EncodedBatch], stamps: list[tuple[int, int, int]]) -> None:
-        self.segment = segment
-        self.batches = batches
-        self.stamps = stamps
-
-    def write(self) -> None:
-        """Write the batches. Raises `OSError`; it may be called again."""
-        self.segment.write(self.batches, self.stamps)
-
-    def references(self, log_id: int) -> list[Reference]:
-        """What a frame says of the batches, before they are written."""
-        position = self.segment.position
-        found = []
-        for batch, (first, _, _) in zip(self.batches, self.stamps, strict=True):
-            data = batch.data
-            crc = int.from_bytes(data[4:8], "little")
-            found.append(Reference(log_id, batch.count, first, batch.offset_span, self.segment.uid, position, len(data), crc))
-            position += len(data)
-        return found
-
-
-class AdoptedGroup(PlannedGroup):
-    """A whole segment, of a staged file."""
-
-    __slots__ = ("_staged",)
-
-    def __init__(self, segment: Segment, staged: StagedSegment) -> None:
-        super().__init__(segment, [], [])
-        self._staged = staged
-
-    def write(self) -> None:
-        """Give the file its place. Raises `OSError`; it may be called again."""
-        self._staged.write(self.segment)
-
-    def references(self, log_id: int) -> list[Reference]:
-        """One for all of its batches."""
-        staged, segment = self._staged, self.segment
-        size = staged.data_end - staged.data_start
-        return [
-            Reference(
-                log_id, staged.messages, segment.first_offset, staged.offset_span, segment.uid, staged.data_start, size, staged.header_crc
-            )
-        ]  # fmt: skip
 
 
 class SyncWork(NamedTuple):
@@ -780,7 +715,7 @@ class PartitionLog:
         self.durable_end = max(self.durable_end, work.row.end)
         for segment in work.segments:
             if segment.sealed:
-                write_cache(self._files, segment.index_path, segment.index_snapshot(b"").encode())
+                write_index_cache(self._files, segment.index_path, segment.index_snapshot(b"").encode())
         with self._list_lock:
             self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
         self._unload()
@@ -792,7 +727,7 @@ class PartitionLog:
             return
         state = self.state.encode()
         state.stamp(self._end, 0, self.max_time_us, active.header.segment_uid, self.durable_end, self.log_epoch)
-        write_cache(self._files, active.index_path, active.index_snapshot(bytes(state.data)).encode())
+        write_index_cache(self._files, active.index_path, active.index_snapshot(bytes(state.data)).encode())
         self.cached_index = (active.uid, active.position)
 
     # -- removing ---------------------------------------------------------------------------------------------------
@@ -999,121 +934,3 @@ def out_of_descriptors(path: str) -> Unavailable:
     return Unavailable(
         f"{path}: this process has as many files open as it may (ulimit -n); nothing was changed, try again later"
     )
-
-
-def write_cache(files: FileSystem, path: str, data: bytes) -> None:
-    """Store a cache file. It is not synced: a crash may lose or tear it, and its CRC tells. Errors are of no consequence."""
-    temporary = path + ".tmp"
-    try:
-        if files.exists(temporary):
-            files.unlink(temporary)
-        file = files.create(temporary)
-        try:
-            complete = file.pwrite(data, 0) == len(data)
-        finally:
-            file.close()
-        if complete:
-            files.rename(temporary, path)
-        else:
-            files.unlink(temporary)
-    except OSError:
-        with contextlib.suppress(OSError):
-            files.unlink(temporary)
-
-
-def load_sealed(
-    files: FileSystem, directory: str, first_offset: int, identity: LogIdentity, settings: TopicSettings, *, cache: bool = True
-) -> Segment:
-    """
-    Look at a sealed segment: header, footer, and its index from the cache or by hopping over its batches.
-
-    With *cache* an index that had to be rebuilt is stored; a reader that does not own the store leaves no files.
-
-    Raises:
-        DamagedFile, UnsupportedFormat: header or footer are wrong.
-        FileNotFoundError: it is not there.
-    """
-    path = os.path.join(directory, segment_name(first_offset))
-    file = files.open(path)
-    try:
-        header = check_header(path, file.pread(SEGMENT_HEADER_BYTES, 0), first_offset, identity)
-        size = file.size()
-        footer = read_footer(path, file.pread(FOOTER_BYTES, max(size - FOOTER_BYTES, 0)), header, size)
-    except BaseException:
-        file.close()
-        raise
-    segment = Segment(files, path, header, OffsetIndex(settings.index_interval_bytes))
-    segment.file = file
-    segment.sealed = True
-    segment.position = footer.data_end
-    segment.synced_position = size
-    segment.end_offset = footer.end_offset
-    segment.max_time_us = footer.max_time_us
-    segment.min_time_us = footer.min_time_us
-    segment.messages = footer.messages
-    segment.batches = footer.batches
-    segment.crc_of_crcs = footer.crc_of_crcs
-    snapshot = read_index_cache(files, segment)
-    if snapshot is not None and snapshot.valid_position == footer.data_end:
-        segment.index.restore(snapshot.offsets, snapshot.times_us, snapshot.positions)
-    else:
-        rebuild_index(segment)
-        if cache:
-            write_cache(files, segment.index_path, segment.index_snapshot(b"").encode())
-    return segment
-
-
-def check_header(path: str, data: bytes, first_offset: int, identity: LogIdentity) -> SegmentHeader:
-    """The header of a segment file, if it belongs there. Raises `DamagedFile` or `UnsupportedFormat`."""
-    try:
-        header = SegmentHeader.decode(data)
-    except BadBytes as error:
-        raise DamagedFile(path, 0, first_offset, str(error)) from None
-    except UnsupportedFormat as error:
-        raise UnsupportedFormat(path, error.found) from None
-    expected = (identity.store_id, identity.topic_id, identity.partition, first_offset)
-    if (header.store_id, header.topic_id, header.partition, header.first_offset) != expected:
-        raise DamagedFile(path, 0, first_offset, "this file belongs to another store, topic, partition or offset")
-    return header
-
-
-def read_footer(path: str, data: bytes, header: SegmentHeader, size: int) -> Footer:
-    """The footer of a sealed segment of *size* bytes. Raises `DamagedFile`."""
-    try:
-        footer = Footer.decode(data)
-    except BadBytes as error:
-        raise DamagedFile(path, max(size - FOOTER_BYTES, 0), None, str(error)) from None
-    if footer.segment_uid != header.segment_uid or footer.data_end != size - FOOTER_BYTES:
-        raise DamagedFile(path, size - FOOTER_BYTES, None, "the footer belongs to another segment or place")
-    return footer
-
-
-def read_index_cache(files: FileSystem, segment: Segment) -> IndexSnapshot | None:
-    """The cached index of *segment* if it can be used."""
-    path = segment.index_path
-    if not files.exists(path):
-        return None
-    try:
-        snapshot = IndexSnapshot.decode(read_small_file(files, path, cached=True))
-    except (BadBytes, OSError):
-        return None
-    return snapshot if snapshot.segment_uid == segment.header.segment_uid else None
-
-
-def rebuild_index(segment: Segment) -> None:
-    """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
-    view = segment.content()
-    position = noted = SEGMENT_HEADER_BYTES
-    time_us = segment.header.base_time_us
-    while position < segment.position:
-        try:
-            header = parse_header(view, position)
-        except BadBytes as error:
-            raise DamagedFile(segment.path, position, None, str(error)) from None
-        if header.kind == KIND_DATA:
-            segment.index.add(header.first_offset, time_us, position)
-            time_us = header.max_time_us
-        position += header.total_bytes
-        if position - noted >= READ_BYTES_DEFAULT:
-            segment.note_read(position - noted)
-            noted = position

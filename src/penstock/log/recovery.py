@@ -39,8 +39,9 @@ from penstock.format.batch_header import (
     parse_header,
 )
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader, add_header_crc
+from penstock.log.index_cache import read_index_cache
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.partition_log import LogIdentity, PartitionLog, check_header, read_index_cache
+from penstock.log.sealed_segment import check_header
 from penstock.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -54,6 +55,8 @@ from penstock.log.segment import (
 if TYPE_CHECKING:
     from penstock.files import File, FileSystem
     from penstock.format.checkpoint import LogRow
+    from penstock.log.identity import LogIdentity
+    from penstock.log.partition_log import PartitionLog
     from penstock.settings import TopicSettings
 
 _REWRITE_BYTES = 1024 * 1024

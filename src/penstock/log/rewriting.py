@@ -17,8 +17,8 @@ from penstock.errors import BadBytes, DamagedFile
 from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.batch_header import BatchHeader, parse_header
 from penstock.format.segment import SEGMENT_HEADER_BYTES
-from penstock.log.partition_log import READ_BYTES_DEFAULT, write_cache
-from penstock.log.segment import Segment
+from penstock.log.index_cache import write_index_cache
+from penstock.log.segment import READ_BYTES_DEFAULT, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,7 +93,7 @@ def rewrite(
         files.sync_directory(os.path.dirname(segment.path))
         rewritten.path = segment.path
         log.replace_segment(rewritten)
-    write_cache(files, rewritten.index_path, rewritten.index_snapshot(b"").encode())
+    write_index_cache(files, rewritten.index_path, rewritten.index_snapshot(b"").encode())
     return rewritten
 
 

@@ -16,7 +16,7 @@ from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, 
 from penstock.log.segment import is_footer
 
 if TYPE_CHECKING:
-    from penstock.log.partition_log import LogIdentity
+    from penstock.log.identity import LogIdentity
 
 
 class BadRange(NamedTuple):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     _Found = Callable[[BatchHeader], bool]
 
+READ_BYTES_DEFAULT = 1024 * 1024
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".idx"
 _RESERVE_LEAST_BYTES = 64 * 1024

@@ -11,7 +11,7 @@ import contextlib
 import resource
 
 from penstock.files import descriptors_max
-from penstock.volume.volume import DESCRIPTORS_MAX
+from penstock.volume.open_files import DESCRIPTORS_MAX
 
 KEPT_LEAST = 128
 """Kept besides what logs have: the journal, checkpoints, folders that are synced, stages, the program's own files."""

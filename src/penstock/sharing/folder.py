@@ -23,7 +23,7 @@ from penstock.errors import StoreLocked
 from penstock.files import lock_owner
 from penstock.sharing.names import owners, reach
 from penstock.sharing.starting import start_helper
-from penstock.volume.volume import LOCK_NAME
+from penstock.volume.identity import LOCK_NAME
 
 if TYPE_CHECKING:
     import socket

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import StoreLocked, StoreNotFound
 from penstock.files import LockHeld, RealLock, lock_owner
 from penstock.sharing import names
-from penstock.volume.volume import LOCK_NAME
+from penstock.volume.identity import LOCK_NAME
 from penstock.wire.failures import decode_error
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.clock import SystemClock
-from penstock.log.partition_log import LogIdentity
+from penstock.log.identity import LogIdentity
 from penstock.store.staging import OpenStage
 from penstock.topics.encoder import MessageEncoder
 from penstock.topics.stages import Stages

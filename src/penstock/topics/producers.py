@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.format.batch_header import Producer
     from penstock.log.partition_log import PartitionLog
-    from penstock.volume.volume import Ended, Volume
+    from penstock.volume.layer import Ended
+    from penstock.volume.volume import Volume
 
 PRODUCERS_OWNER = 2
 _ENTRY = struct.Struct("<B3xI")

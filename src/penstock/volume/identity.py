@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 STORE_FILE = "store.json"
 JOURNAL = "journal"
 TOPICS = "topics"
+LOCK_NAME = "LOCK"
+POSITIONS_NAME = "positions"
 FORMAT_VERSION = 1
 KNOWN_FEATURES: frozenset[str] = frozenset()
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Self
 from penstock.errors import TopicNotFound, Unavailable
 from penstock.files import RealFileSystem
 from penstock.journal.checkpoints import Checkpoints
+from penstock.log.identity import LogIdentity
 from penstock.log.log_reader import LogReader
-from penstock.log.partition_log import LogIdentity
 from penstock.log.positions import Position, PositionsReader
-from penstock.volume.identity import TOPICS, read_identity
+from penstock.volume.identity import POSITIONS_NAME, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topics
-from penstock.volume.volume import POSITIONS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,8 @@ from penstock.format.frame import (
     decode_log_start,
     decode_reference,
 )
-from penstock.log.partition_log import LogIdentity, PartitionLog
+from penstock.log.identity import LogIdentity
+from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import LogRecovery, TailReport, cut_log
 
 if TYPE_CHECKING:

@@ -26,14 +26,13 @@ from penstock.format.state import encode_state
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.journal import Journal
 from penstock.journal.small_file import replace_small_file
-from penstock.log.partition_log import LogIdentity
+from penstock.log.identity import LogIdentity
 from penstock.log.salvage import Salvage, salvage
 from penstock.log.segment import Segment, index_path, parse_segment_name, segment_name
 from penstock.volume.document import encode_document
-from penstock.volume.identity import JOURNAL, TOPICS, read_identity
+from penstock.volume.identity import JOURNAL, LOCK_NAME, POSITIONS_NAME, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topics
 from penstock.volume.verification import read_segment
-from penstock.volume.volume import LOCK_NAME, POSITIONS_NAME
 
 if TYPE_CHECKING:
     from penstock.clock import Clock

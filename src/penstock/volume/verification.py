@@ -18,13 +18,12 @@ from penstock.format.index import IndexSnapshot
 from penstock.journal.checkpoints import NAMES
 from penstock.journal.journal import Journal
 from penstock.journal.small_file import read_small_file
-from penstock.log.partition_log import LogIdentity
+from penstock.log.identity import LogIdentity
 from penstock.log.positions import Position, PositionsReader
 from penstock.log.salvage import salvage
 from penstock.log.segment import index_path, parse_segment_name, segment_name
-from penstock.volume.identity import JOURNAL, TOPICS, read_identity
+from penstock.volume.identity import JOURNAL, POSITIONS_NAME, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topic, topic_folders
-from penstock.volume.volume import POSITIONS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,12 +3,8 @@ A volume: the part of a store below topics and groups. One journal, many partiti
 
 Theory of operation
 -------------------
-`append` to a log with ``sync=always`` becomes a ticket of the commit cycle (`journal/committer.py`), for which the volume is
-the participant: `prepare` plans the batches in their logs and builds the frame, `apply` writes them to the segments and moves
-the committed ends. Appends to logs with a weaker mode go to the segment directly.
-
-A batch that is large, or that must be durable in a log with a weaker mode, is written to its log and synced there *before* the
-frame, which then only refers to it. Such batches carry a flag (prewritten), so that recovery cuts them if their frame never came.
+`append` to a log with ``sync=always`` becomes a ticket of the commit cycle: `journal/committer.py` says when it is committed,
+`commit_cycle.py` what is done to the logs then. Appends to logs with a weaker mode go to the segment directly.
 
 A maintenance thread syncs interval logs, takes checkpoints, merges small batches, makes the next journal file, closes files that were
 not used for longest, and holds a reserve of disk space. With ``background=False`` nothing happens unless it is called: that is how the
@@ -17,13 +13,14 @@ crash tests drive it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -39,35 +36,28 @@ from penstock.errors import (
     StoreNotFound,
     TopicExists,
     TopicNotFound,
-    Unavailable,
 )
-from penstock.files import LockHeld, RealFileSystem, descriptors_max, is_full, is_out_of_descriptors
+from penstock.files import LockHeld, RealFileSystem, is_full, is_out_of_descriptors
 from penstock.format.checkpoint import Checkpoint
-from penstock.format.frame import batch_entry, log_start_entry, other_entry, reference_entry
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
-from penstock.log.partition_log import (
-    LogIdentity,
-    PartitionLog,
-    SyncWork,
-    all_have_room,
-    apply_planned,
-    commit_planned,
-    out_of_descriptors,
-    plan_together,
-)
+from penstock.log.identity import LogIdentity
+from penstock.log.partition_log import PartitionLog, SyncWork, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
+from penstock.volume.checkpoint_due import CheckpointDue
+from penstock.volume.commit_cycle import CommitCycle
 from penstock.volume.housekeeping import Housekeeping, Rules
-from penstock.volume.identity import JOURNAL, STORE_FILE, TOPICS, create_identity, read_identity
+from penstock.volume.identity import JOURNAL, LOCK_NAME, POSITIONS_NAME, STORE_FILE, TOPICS, create_identity, read_identity
+from penstock.volume.layer import Ended
+from penstock.volume.open_files import OpenFiles
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.space import Space
 from penstock.volume.tickets import (
     ENTRY_OVERHEAD_BYTES,
-    Adopt,
     Append,
     AppendTicket,
     Change,
@@ -90,101 +80,19 @@ from penstock.volume.topic_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.clock import Clock
-    from penstock.files import Buffer, FileSystem, Lock
+    from penstock.files import FileSystem, Lock
     from penstock.format.batch import EncodedBatch
     from penstock.journal.ticket import Ticket
     from penstock.log.recovery import TailReport
     from penstock.volume.door import Door
+    from penstock.volume.layer import Layer
 
-LOCK_NAME = "LOCK"
-POSITIONS_NAME = "positions"
 _INDEX_CACHE_EVERY_BYTES = 1024 * 1024
 _INDEX_CACHE_LEAST_BYTES = 4 * 1024
 """A shorter segment is scanned sooner than its index is found."""
-_DESCRIPTORS_EVERY_TURNS = 5
-DESCRIPTORS_MAX = 2_048
-"""What the files of logs may have together, and a quarter of what the process may have; those not used for longest are closed."""
-
-
-class _Prepared:
-    """One cycle's work."""
-
-    __slots__ = ("entries", "log_starts", "logs", "others", "parts", "tickets", "weak")
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self.parts: list[Buffer] = []
-        self.tickets: list[Any] = []
-        self.logs: dict[PartitionLog, None] = {}
-        self.weak: list[PartitionLog] = []
-        self.log_starts: list[MoveLogStart] = []
-        self.others: list[Other] = []
-
-
-class Ended(NamedTuple):
-    """How the last owner of a store ended, and where a layer finds what it left of its own."""
-
-    files: FileSystem
-    path: str
-    store_id: bytes
-    owner_generation: int
-    """Of that owner; the next one has another from its first checkpoint on."""
-    in_order: bool
-
-
-class Layer(Protocol):
-    """
-    A layer above that keeps its state in the journal and in checkpoints: groups, producers.
-
-    `restore`, `replay` and `recovered` are called once while the store opens. Later changes come either as `Other` entries of a
-    ticket, which `apply` carries out once they are committed, or as pending ones: changes that the layer has made already, that ride
-    along with the next frame, and whose replay does no harm where the state has them.
-    """
-
-    @property
-    def owner(self) -> int:
-        """Under which number its entries go."""
-        ...
-
-    @property
-    def pending(self) -> bool:
-        """Whether `take_pending` has anything to give."""
-        ...
-
-    def restore(self, snapshot: bytes) -> None:
-        """Take over the state that a checkpoint holds; empty for a new store. Raises `Corrupt`."""
-        ...
-
-    def replay(self, body: bytes) -> None:
-        """Carry out an entry that was committed after that checkpoint. Raises `Corrupt`."""
-        ...
-
-    def recovered(self, ends: dict[bytes, list[int]], ended: Ended) -> None:
-        """
-        All is replayed; whoever held anything before is gone. *ends* has the committed end of each partition, by topic id.
-
-        What it makes of how the last owner *ended* is durable before anything else is done with the store.
-        """
-        ...
-
-    def apply(self, body: bytes) -> None:
-        """Carry out an entry that was just committed. Called by the cycle's leader: must be quick and must not wait for a commit."""
-        ...
-
-    def take_pending(self, bytes_max: int) -> bytes:
-        """Give up to *bytes_max* bytes of buffered changes to the frame that is being built; a failed frame is the end of the store."""
-        ...
-
-    def snapshot(self) -> bytes:
-        """
-        The state now, with all that was applied and taken; it may hold pending changes too.
-
-        A snapshot is made of entries: a snapshot and entries that came after it, joined, are a snapshot too.
-        """
-        ...
 
 
 class Volume:
@@ -211,19 +119,13 @@ class Volume:
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
         self._close_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
-        self.descriptors_max = max(16, min(DESCRIPTORS_MAX, descriptors_max() // 4))
-        self._open_logs: set[PartitionLog] = set()
-        self._last_uses: dict[PartitionLog, tuple[tuple[int, int], int]] = {}
-        self._turn = 0
+        self.open_files = OpenFiles()
         self._appliers: dict[int, Callable[[bytes], None]] = {}
         self._layers: Sequence[Layer] = ()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._interval_wake = threading.Event()
-        self._bytes_at_checkpoint = 0
-        self._changed_since: float | None = None
-        self._cycle_work = _Prepared()
-        self._pending_bytes_max = settings.frame_bytes // 2
+        self._due = CheckpointDue(settings, clock)
         self._append_ticket: Callable[[Committer, PartitionLog, EncodedBatch], AppendTicket] = AppendTicket
         self._several_ticket: Callable[[Committer, Sequence[Change]], ChangesTicket] = ChangesTicket
         self.reports: dict[int, TailReport] = {}
@@ -344,11 +246,11 @@ class Volume:
         files.sync_directory(topics_directory)
         known = self._known_positions(store_id)
         recovered = VolumeRecovery(
-            files, topics_directory, store_id, checkpoint, self._journal, known, self.descriptors_max, deleted_ids
+            files, topics_directory, store_id, checkpoint, self._journal, known, self.open_files.descriptors_max, deleted_ids
         ).run(topics)  # fmt: skip
         self._topics = {record.name: record for record in topics}
         self._logs = recovered.logs
-        self._open_logs = recovered.open_logs
+        self.open_files.logs = recovered.open_logs
         self.log_epoch = recovered.log_epoch
         self.was_closed_in_order = is_new or recovered.log_epoch == checkpoint.log_epoch
         self.reports = recovered.reports
@@ -372,7 +274,10 @@ class Volume:
             self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
         remove_deleted(files, topics_directory)
         self._space.hold_reserve()
-        self._committer = Committer(self._journal, self, self._clock, path, settings.frame_bytes, background=background)
+        cycle = CommitCycle(
+            path, settings, self._journal, self._positions, self._space, self._due, self._layers, self._appliers
+        )
+        self._committer = Committer(self._journal, cycle, self._clock, path, settings.frame_bytes, background=background)
 
     def _restore_layers(self, checkpoint: Checkpoint) -> None:
         """Give each layer above its state of the checkpoint and what was committed since, before anything is written anew."""
@@ -571,7 +476,7 @@ class Volume:
             identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
             directory = os.path.join(self.path, TOPICS, record.name, str(partition))
             log = PartitionLog(self._files, directory, identity, record.settings, self.log_epoch)
-            log.open_logs = self._open_logs
+            log.open_logs = self.open_files.logs
             self._add_slot(log)
             self._logs[identity.log_id] = log
 
@@ -685,8 +590,8 @@ class Volume:
                 self._fail(error)
                 raise
             self._positions.words[log.end_word] = log.committed_end
-        if self._changed_since is None:
-            self._changed_since = self._clock.monotonic()
+        if self._due.changed_since is None:
+            self._due.note_change()
         if (log.interval or sync is SyncMode.INTERVAL) and log not in self._interval_dirty:
             self._interval_dirty.add(log)
             self._interval_wake.set()
@@ -824,250 +729,6 @@ class Volume:
         self._committer.poison(str(error) or type(error).__name__)
         self._positions.set_failed()
 
-    # -- the participant of the commit cycle ------------------------------------------------------------------------
-
-    def prepare(self, tickets: list[Ticket], now_us: int) -> _Prepared:
-        """Plan the tickets' changes in their logs and build the frame. Called by the cycle's leader only."""
-        prepared = self._cycle_work = _Prepared()
-        if not self._journal_has_room(tickets):
-            return prepared
-        for layer in self._layers:
-            if layer.pending:
-                self._add_pending(prepared, layer)
-        ahead = self._logs_to_write_ahead(tickets)
-        for log in ahead:
-            if not log.always:
-                # Nobody may write directly between planning and applying: the offsets are given out.
-                log.lock.acquire()
-                prepared.weak.append(log)
-        parts, logs, planned = prepared.parts, prepared.logs, prepared.tickets
-        entries = 0
-        for ticket in tickets:
-            if isinstance(ticket, AppendTicket):
-                log, batch = ticket.log, ticket.batch
-                if not log.has_room(len(batch.data)):
-                    try:
-                        log.make_room(len(batch.data), batch.count, now_us)
-                    except (Unavailable, TopicNotFound) as error:  # a full disk, no descriptors, or it was deleted
-                        ticket.finish(error)
-                        continue
-                in_ahead = log in ahead if ahead else False
-                ticket.first_offset = log.plan(batch, now_us, prewritten=in_ahead)
-                ticket.append_time_us = now_us
-                logs[log] = None
-                if not in_ahead:
-                    parts += batch_entry(log.log_id, batch.data)
-                    entries += 1
-                planned.append(ticket)
-            elif type(ticket) is TogetherTicket:
-                self._prepare_together(prepared, ticket, ahead, now_us)
-            else:
-                assert isinstance(ticket, ChangesTicket)
-                self._prepare_changes(prepared, ticket, ahead, now_us)
-        prepared.entries += entries
-        for log in ahead:
-            self._write_ahead(prepared, log)
-        return prepared
-
-    def _add_pending(self, prepared: _Prepared, layer: Layer) -> None:
-        """Let a layer's buffered changes ride along: they come first, since the tickets of this cycle were made after them."""
-        body = layer.take_pending(self._pending_bytes_max)
-        if body:
-            prepared.parts.append(other_entry(layer.owner, body))
-            prepared.entries += 1
-
-    def _journal_has_room(self, tickets: list[Ticket]) -> bool:
-        wanted = sum([ticket.frame_bytes for ticket in tickets])
-        for layer in self._layers:
-            if layer.pending:
-                wanted += self._pending_bytes_max + ENTRY_OVERHEAD_BYTES
-        if self._journal.has_room(wanted):
-            return True
-        for attempt in (1, 2):
-            try:
-                self._journal.prepare_next()
-            except OSError as error:
-                if is_out_of_descriptors(error):
-                    for ticket in tickets:
-                        ticket.finish(out_of_descriptors(self.path))
-                    return False
-                if not is_full(error):
-                    raise
-                self._hasten_checkpoint()
-                if attempt == 1 and self._space.release_reserve():
-                    continue
-                for ticket in tickets:
-                    ticket.finish(StorageFull(self.path, None, None))
-                return False
-            return True
-        raise AssertionError("unreachable")
-
-    def _logs_to_write_ahead(self, tickets: list[Ticket]) -> dict[PartitionLog, None]:
-        """The logs whose batches of this cycle go to the log before the frame, in the order of their ids."""
-        found: dict[PartitionLog, None] = {}
-        least = self.settings.reference_bytes
-        for ticket in tickets:
-            if isinstance(ticket, AppendTicket):
-                if len(ticket.batch.data) >= least or not ticket.log.always:
-                    found[ticket.log] = None
-            elif isinstance(ticket, ChangesTicket):
-                # A ticket that is too long for a frame travels by reference as a whole.
-                long = ticket.frame_bytes > self.settings.frame_bytes
-                if not (long or ticket.written_ahead or ticket.largest_bytes >= least):
-                    continue
-                for change in ticket.changes:
-                    if isinstance(change, Adopt) or (
-                        isinstance(change, Append) and (long or len(change.batch.data) >= least or not change.log.always)
-                    ):
-                        found[change.log] = None
-        if len(found) > 1:
-            return dict.fromkeys(sorted(found, key=lambda log: log.identity.log_id))
-        return found
-
-    @staticmethod
-    def _prepare_together(prepared: _Prepared, ticket: TogetherTicket, ahead: dict[PartitionLog, None], now_us: int) -> None:
-        logs, batches, others = ticket.logs, ticket.batches, ticket.others
-        try:
-            # As in `_prepare_changes`.
-            if not all_have_room(logs, batches):
-                for log, batch in zip(logs, batches, strict=True):
-                    if not log.has_room(len(batch.data)):
-                        log.make_room(len(batch.data), batch.count, now_us)
-        except (Unavailable, TopicNotFound) as error:
-            ticket.finish(error)
-            return
-        parts = prepared.parts
-        if not ahead:
-            ticket.first_offsets = plan_together(logs, batches, now_us, parts)
-            prepared.entries += len(logs)
-        else:
-            for log, batch in zip(logs, batches, strict=True):
-                in_ahead = log in ahead
-                ticket.first_offsets.append(log.plan(batch, now_us, prewritten=in_ahead))
-                if not in_ahead:
-                    parts += batch_entry(log.log_id, batch.data)
-                    prepared.entries += 1
-        prepared.logs.update(dict.fromkeys(logs))
-        if others:
-            prepared.others += others
-            parts += [other_entry(owner, body) for owner, body, _ in others]
-            prepared.entries += len(others)
-        prepared.tickets.append(ticket)
-
-    def _prepare_changes(
-        self, prepared: _Prepared, ticket: ChangesTicket, ahead: dict[PartitionLog, None], now_us: int
-    ) -> None:
-        try:
-            # Room for all of them first: after that nothing of the ticket can fail any more.
-            if not self._make_room(ticket, now_us):
-                return
-        except (Unavailable, TopicNotFound) as error:
-            ticket.finish(error)
-            return
-        parts, logs, first_offsets = prepared.parts, prepared.logs, ticket.first_offsets
-        entries = 0
-        for change in ticket.changes:
-            if type(change) is Append:
-                log, batch = change
-                in_ahead = log in ahead if ahead else False
-                first_offsets.append(log.plan(batch, now_us, prewritten=in_ahead))
-                logs[log] = None
-                if not in_ahead:
-                    parts += batch_entry(log.log_id, batch.data)
-                    entries += 1
-            elif isinstance(change, Adopt):
-                ticket.first_offsets.append(change.log.plan_adoption(change.staged, now_us))
-                prepared.logs[change.log] = None
-            elif isinstance(change, MoveLogStart):
-                prepared.log_starts.append(change)
-                prepared.parts.append(log_start_entry(change.log.identity.log_id, change.offset))
-                entries += 1
-            else:
-                assert isinstance(change, Other)
-                prepared.others.append(change)
-                parts.append(other_entry(change.owner, change.body))
-                entries += 1
-        prepared.entries += entries
-        ticket.append_time_us = now_us
-        prepared.tickets.append(ticket)
-
-    @staticmethod
-    def _make_room(ticket: ChangesTicket, now_us: int) -> bool:
-        """Make sure that all batches of *ticket* can be planned; False if it was refused. Raises `StorageFull`."""
-        needs: dict[PartitionLog, int] = {}
-        for change in ticket.changes:
-            if type(change) is Append:
-                log, batch = change
-                if not ticket.distinct:
-                    needs[log] = needs.get(log, 0) + len(batch.data)
-                elif not log.has_room(len(batch.data)):
-                    log.make_room(len(batch.data), 1, now_us)
-            elif isinstance(change, (Adopt, MoveLogStart)) and change.log.deleted:
-                # Nothing may name a log that is gone.
-                raise TopicNotFound(change.log.identity.topic)
-            elif isinstance(change, Adopt) and not change.log.fits(change.staged):
-                # Producers came since it was staged.
-                ticket.finish(BatchTooLarge("bytes", len(change.log.state.encode()), change.staged.state_bytes))
-                return False
-        for log, size in needs.items():
-            if not log.has_room(size):
-                log.make_room(size, 1, now_us)
-        return True
-
-    def _write_ahead(self, prepared: _Prepared, log: PartitionLog) -> None:
-        references = [reference for group in log.planned_groups for reference in group.references(log.log_id)]
-        if not references:
-            return
-        self._apply_log(log)
-        for segment in log.sync_work().segments:
-            segment.sync()
-        log.sync_names()
-        prepared.parts += [reference_entry(reference) for reference in references]
-        prepared.entries += len(references)
-
-    def _apply_log(self, log: PartitionLog) -> None:
-        try:
-            log.apply_planned()
-        except OSError as error:
-            self._apply_with_reserve(log, error)
-
-    def _apply_with_reserve(self, log: PartitionLog, error: OSError) -> None:
-        """The frame is durable, so this must be finished: that is what the reserve is for."""
-        if not is_full(error) or not self._space.release_reserve():
-            raise error
-        log.apply_planned()
-
-    def apply(self, prepared: _Prepared) -> None:
-        """Write what is committed to the logs and show it. Called by the cycle's leader only."""
-        logs = prepared.logs
-        ends = apply_planned(logs, self._apply_with_reserve)
-        if ends:
-            # In the shared file as one step, then for the threads of this process.
-            self._positions.set_ends(ends)
-            commit_planned(logs)
-        for change in prepared.log_starts:
-            change.log.log_start = max(change.log.log_start, change.offset)
-            self._positions.set_log_start(change.log.slot, change.log.log_start)
-        for owner, body, carry_out in prepared.others:
-            if carry_out is not None:
-                carry_out()
-            else:
-                applier = self._appliers.get(owner)
-                if applier is not None:
-                    applier(body)
-        for log in prepared.weak:
-            log.lock.release()
-        prepared.weak = []
-        if self._changed_since is None:
-            self._changed_since = self._clock.monotonic()
-
-    def abandon(self) -> None:
-        """The disk failed: mark the positions as not to be trusted, and let go of what is held."""
-        self._positions.set_failed()
-        for log in self._cycle_work.weak:
-            log.lock.release()
-        self._cycle_work.weak = []
-
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def ends(self, logs: Sequence[PartitionLog]) -> list[int]:
@@ -1094,8 +755,7 @@ class Volume:
                 # A cycle that this thread waited for may have failed; syncing the same file again would succeed and mean nothing.
                 self._check_not_failed()
                 number, sequence = self._journal.number, self._journal.sequence
-                self._changed_since = None
-                self._bytes_at_checkpoint = self._journal.bytes_written
+                self._due.begin(self._journal.bytes_written)
                 works = []
                 for log in list(self._logs.values()):
                     with log.lock:
@@ -1111,9 +771,9 @@ class Volume:
                 if is_full(error):
                     # Nothing is lost: the journal still has what the checkpoint would have covered.
                     self._space.release_reserve()
-                    self._changed_since = self._clock.monotonic()
+                    self._due.note_change()
                     raise StorageFull(self.path, None, None) from None
-                self._changed_since = self._clock.monotonic()
+                self._due.note_change()
                 raise self._refusal(error) from None
 
     def _refusal(self, error: OSError) -> PenstockError:
@@ -1259,7 +919,7 @@ class Volume:
 
     def maintain_once(self) -> None:
         """One turn of the maintenance thread."""
-        if self._is_checkpoint_due():
+        if self._due.is_due(self._journal.bytes_written):
             # First: on a full disk it is what frees journal files.
             self.checkpoint()
             # Who compacts may take long, and the next checkpoint must not wait for that.
@@ -1274,49 +934,24 @@ class Volume:
             except OSError as error:
                 if not is_full(error) and not is_out_of_descriptors(error):
                     self._fail(error)
-                self._hasten_checkpoint()
+                self._due.hasten()
                 raise
         self._space.hold_reserve()
         self.bound_descriptors()
 
     def bound_descriptors(self) -> None:
-        """Close the files of logs not used for longest, if there are too many open; what is not durable waits for a checkpoint."""
-        self._turn += 1
-        if self._turn % _DESCRIPTORS_EVERY_TURNS and len(self._open_logs) <= self.descriptors_max:
-            return
-        logs = list(self._open_logs)
-        last_uses = {}
-        total = 0
-        for log in logs:
-            uses, turn = self._last_uses.get(log, (None, 0))
-            last_uses[log] = (uses, turn) if uses == log.uses else (log.uses, self._turn)
-            total += log.descriptors
-        self._last_uses = last_uses
-        if total <= self.descriptors_max:
-            return
-        logs.sort(key=lambda log: last_uses[log][1])
-        for log in logs:
-            before = log.descriptors
-            # One by one, so that nobody who publishes waits for all of them.
-            with self._committer.quiesce(), log.lock:
-                self._check_usable()
-                log.let_go()
-            total -= before - log.descriptors
-            if total <= self.descriptors_max * 3 // 4:
-                return
-        self._hasten_checkpoint()
+        """Close files of logs if there are too many open; what is not durable waits for a checkpoint."""
+        if not self.open_files.bound(self._hold_still):
+            self._due.hasten()
 
-    def _hasten_checkpoint(self) -> None:
-        """The journal has no room for its next file: checkpoints free its old ones, two for each file."""
-        self._changed_since = float("-inf")
+    @contextlib.contextmanager
+    def _hold_still(self) -> Iterator[None]:
+        """No commit cycle runs meanwhile. Raises `Closed`, `StorageFailed`."""
+        with self._committer.quiesce():
+            self._check_usable()
+            yield
 
     def breathe(self) -> None:
         """Let others run; for long work in the background. Raises `Closed` when the store is being closed."""
         if self._stop.wait(0.0005):
             raise Closed(self.path)
-
-    def _is_checkpoint_due(self) -> bool:
-        if self._journal.bytes_written - self._bytes_at_checkpoint >= self.settings.checkpoint_bytes:
-            return True
-        changed = self._changed_since
-        return changed is not None and (self._clock.monotonic() - changed) * 1000 >= self.settings.checkpoint_interval_ms

@@ -297,15 +297,16 @@ class Store:
             StorageFailed: the disk failed; it may be there or not when the store is opened again.
         """
         self._check_open()
-        self._catalog.get(name)
+        going = self._catalog.get(name)
         check_publishable(name)
-        for one in (name + DEAD_LETTER_SUFFIX, name):
-            # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
-            with contextlib.suppress(TopicNotFound):
-                topic = self._catalog.delete(one)
-                for group in self._groups.of_topic(topic.topic_id):
-                    self._groups.delete(group)
-                self._housekeeper.forget(topic)
+        with self._catalog.going(going):
+            for one in (name + DEAD_LETTER_SUFFIX, name):
+                # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
+                with contextlib.suppress(TopicNotFound):
+                    topic = self._catalog.delete(one)
+                    for group in self._groups.of_topic(topic.topic_id):
+                        self._groups.delete(group)
+                    self._housekeeper.forget(topic)
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""

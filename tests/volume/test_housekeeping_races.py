@@ -1,0 +1,205 @@
+"""Topics are deleted and made again, and segments removed, while compaction, vacuum and retention are at work on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyroaring import BitMap64
+
+from penstock.errors import PenstockError
+from penstock.format import columns as c
+from penstock.format import select
+from penstock.format.batch import encode_batch
+from penstock.log.filtering import Protection
+from penstock.settings import StoreSettings, TopicSettings
+from penstock.store.store import Store
+from penstock.testing import FakeClock, SimulatedFileSystem
+from penstock.volume.housekeeping import Rules
+from penstock.volume.volume import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.log.partition_log import PartitionLog
+
+SETTINGS = StoreSettings(
+    journal_file_bytes=64 * 1024, frame_bytes=16 * 1024, reference_bytes=4_096, free_bytes_floor=0, reserve_bytes=0
+)
+TOPIC = TopicSettings(segment_bytes=1_000, compaction=True, coalesce_below_bytes=0)
+
+
+class Place:
+    """A volume with a topic of several sealed segments that a reader has open, and one that takes its name."""
+
+    def __init__(self) -> None:
+        self.files = SimulatedFileSystem()
+        self.volume = self.open()
+        self.volume.create_topic("t", 1, TOPIC)
+        self.log = self.fill(b"old", 20)
+        self.volume.checkpoint()
+        self.volume.checkpoint()
+        assert len(self.log.segment_firsts) > 4
+        for first in self.log.segment_firsts:
+            self.log.segment(first).content()
+        self.remade = False
+
+    def open(self) -> Volume:
+        """Open the store on the disk as it is."""
+        return Volume.open("/store", settings=SETTINGS, files=self.files, clock=FakeClock(), background=False)
+
+    def fill(self, word: bytes, count: int) -> PartitionLog:
+        """Publish with one key."""
+        log = self.volume.log("t")
+        for number in range(count):
+            self.volume.append(log, encode_batch([word + b"%d" % number + b"." * 100], keys=[b"k"]))
+        return log
+
+    def remake(self) -> None:
+        """The topic goes, and another one of its name has segments that begin at the same offsets; once, and not within a rewriting."""
+        if self.remade or self.volume._rewrite_lock.locked():
+            return
+        self.remade = True
+        self.volume.delete_topic("t")
+        self.volume.create_topic("t", 1, TOPIC)
+        self.fill(b"new", 20)
+
+    def check_new(self) -> None:
+        """The new topic has all of its messages, now and after a restart, and no file of the old one."""
+        assert self.remade
+        for _ in range(2):
+            log, values, at = self.volume.log("t"), [], 0
+            while at < log.committed_end:
+                for batch in log.read(at):
+                    values.append(bytes(batch.value(0) or b"")[:3])
+                    at = batch.end_offset
+            assert values == [b"new"] * 20
+            assert not [name for name in self.files.files() if name.endswith(".tmp")]
+            self.files = self.files.kill()
+            self.volume = self.open()
+
+
+def test_compaction_leaves_a_topic_alone_that_took_the_name_of_a_deleted_one() -> None:
+    """Between two segments the topic is deleted and made again: the next one must not be written into the new one's folder."""
+    place = Place()
+    place.volume.housekeeping.compact(place.log, Protection(), 1 << 50, place.remake)
+    place.check_new()
+
+
+def test_vacuum_leaves_it_alone_too() -> None:
+    place = Place()
+    place.log.floors["groups"] = 1
+    protection = Protection(place.log.segment_firsts[-1], BitMap64([1]))
+    place.volume.housekeeping.vacuum(place.log, Rules(messages_max=0), protection, place.remake)
+    place.check_new()
+
+
+def test_retention_removes_no_file_of_a_topic_that_took_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic is deleted and made again when the new start is durable, and before the files go."""
+    place = Place()
+    original = place.volume.checkpoint
+
+    def checkpoint() -> None:
+        original()
+        place.remake()
+
+    monkeypatch.setattr(place.volume, "checkpoint", checkpoint)
+    assert place.volume.housekeeping.retain(place.log, Rules(messages_max=0)) == (0, 0)
+    monkeypatch.undo()
+    place.check_new()
+
+
+@pytest.mark.parametrize("act", ["retain", "vacuum", "compact"])
+def test_who_looks_at_segments_while_retention_removes_them_goes_on_behind_them(
+    act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that look after a topic at once, one asked to and one in the background: neither fails."""
+    place = Place()
+    log, firsts = place.log, place.log.segment_firsts
+    place.log.let_go()
+    look: Callable[[int], Any] = log.segment
+    size: Callable[[int], int] = log.segment_bytes
+    gone: list[object] = []
+
+    def first_let_go() -> None:
+        if not gone:
+            gone.append(place.volume)
+            log.drop_before(firsts[3])
+            log.let_go()
+
+    def segment(first: int) -> Any:
+        first_let_go()
+        return look(first)
+
+    def segment_bytes(first: int) -> int:
+        first_let_go()
+        return size(first)
+
+    monkeypatch.setattr(log, "segment", segment)
+    monkeypatch.setattr(log, "segment_bytes", segment_bytes)
+    housekeeping = place.volume.housekeeping
+    if act == "retain":
+        assert housekeeping.retain(log, Rules(before_time_us=1 << 60, bytes_max=1))[0] > 0
+    elif act == "vacuum":
+        housekeeping.vacuum(log, Rules(before_time_us=1 << 60, bytes_max=1), Protection(unfinished=BitMap64([1])))
+    else:
+        assert housekeeping.is_compaction_due(log, 0)
+        housekeeping.compact(log, Protection(), 1 << 50)
+        assert not housekeeping.is_compaction_due(log, 0)
+    assert gone
+    assert log.log_start >= firsts[3]
+
+
+def test_what_cannot_be_taken_out_of_its_batch_keeps_the_tombstone_that_deletes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch with a column that this version does not know stays whole: if the tombstone behind it went, its value would come back."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    store = Store.open("/store", settings=SETTINGS, files=files, clock=clock, background=False)
+    store.create_topic("t", compaction=True, segment_bytes=1_000, tombstone_grace=60)
+    store.publish("t", b"value", key=b"k", headers={"h": b"v"})
+    for _ in range(10):
+        store.publish("t", b"." * 150)
+    store.publish("t", None, key=b"k")
+    for _ in range(10):
+        store.publish("t", b"." * 150)
+    monkeypatch.setattr(select, "_KNOWN", select._KNOWN - {c.HEADERS})
+    for _ in range(3):
+        store.compact("t")
+        assert [message.value for message in store.read("t") if message.key == b"k"] == [b"value", None]
+        clock.advance(120)
+    monkeypatch.undo()
+    for left in ([None], []):
+        store.compact("t")
+        assert [message.value for message in store.read("t") if message.key == b"k"] == left
+        clock.advance(120)
+
+
+@pytest.mark.parametrize("after", ["t.dlq", "t"])
+def test_a_message_that_fails_while_its_topic_is_deleted_leaves_no_dead_letter_behind(
+    after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the deletion of the dead letters, of their topic, and of its groups: else the next topic of that name would have it."""
+    store = Store.open("/store", settings=SETTINGS, files=SimulatedFileSystem(), clock=FakeClock(), background=False)
+    store.create_topic("t")
+    store.publish_many("t", [b"one", b"two"])
+    consumer = store.subscribe("t", "g", max_deliveries=1)
+    first, second = consumer.get(timeout=0), consumer.get(timeout=0)
+    assert first is not None
+    assert second is not None
+    consumer.reject(first, "no")
+    assert [letter.value for letter in store.dead_letters("t")] == [b"one"]
+    delete = store._catalog.delete
+
+    def delete_and_fail(name: str) -> Any:
+        deleted = delete(name)
+        if name == after:
+            try:
+                consumer.reject(second, "no")
+            except PenstockError as error:
+                print(f"refused: {error}")
+        return deleted
+
+    monkeypatch.setattr(store._catalog, "delete", delete_and_fail)
+    store.delete_topic("t")
+    assert [info.name for info in store.topics()] == []
+    store.create_topic("t")
+    assert list(store.dead_letters("t")) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyroaring import BitMap64
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TopicNotFound
 from penstock.format import columns as c
 from penstock.format import select
 from penstock.format.batch import encode_batch
@@ -203,3 +203,35 @@ def test_a_message_that_fails_while_its_topic_is_deleted_leaves_no_dead_letter_b
     assert [info.name for info in store.topics()] == []
     store.create_topic("t")
     assert list(store.dead_letters("t")) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_group_that_is_made_while_its_topic_is_deleted_is_refused_and_the_store_goes_on(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic goes right before the group's frame is written, or right after it: TopicNotFound, and nothing is left of the group."""
+    files = SimulatedFileSystem()
+    store = Store.open("/store", settings=SETTINGS, files=files, clock=FakeClock(), background=False)
+    store.create_topic("t")
+    store.create_topic("other")
+    commit = store._groups.commit
+
+    def commit_beside_deletion(body: bytes) -> None:
+        monkeypatch.undo()
+        if moment == "before":
+            store.delete_topic("t")
+        commit(body)
+        if moment == "after":
+            store.delete_topic("t")
+
+    monkeypatch.setattr(store._groups, "commit", commit_beside_deletion)
+    with pytest.raises(TopicNotFound):
+        store.subscribe("t", "g")
+    for _ in range(2):
+        store.publish("other", b"x")
+        store.create_topic("t")
+        assert [group.topic for group in store._groups.all()] == []
+        store.delete_topic("t")
+        files = files.kill()
+        store = Store.open("/store", settings=SETTINGS, files=files, clock=FakeClock(), background=False)
+    assert len(list(store.read("other"))) == 2

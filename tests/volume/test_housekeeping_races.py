@@ -16,6 +16,7 @@ from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.volume.housekeeping import Rules
+from penstock.volume.reader import VolumeReader
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
@@ -203,6 +204,34 @@ def test_a_message_that_fails_while_its_topic_is_deleted_leaves_no_dead_letter_b
     assert [info.name for info in store.topics()] == []
     store.create_topic("t")
     assert list(store.dead_letters("t")) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("who", ["owner", "reader"])
+@pytest.mark.parametrize("what", ["read", "offset_of_time"])
+def test_who_reads_while_a_topic_is_deleted_is_told_that_and_not_of_damage(
+    who: str, what: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are gone, or are those of another topic of that name, when they are about to be opened."""
+    place = Place()
+    reader = VolumeReader.open("/store", files=place.files)
+    log: Any = place.log if who == "owner" else reader.log("t")
+    if who == "owner":
+        log.let_go()
+    name = "_segment_of" if what == "read" else "_search_time"
+    look = getattr(type(log), name)
+
+    def look_after_deletion(wanted: int) -> Any:
+        monkeypatch.undo()
+        if again:
+            place.remake()
+        else:
+            place.volume.delete_topic("t")
+        return look(log, wanted)
+
+    monkeypatch.setattr(log, name, look_after_deletion)
+    with pytest.raises(TopicNotFound):
+        log.read(5) if what == "read" else log.offset_of_time(5)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

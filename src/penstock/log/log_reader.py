@@ -130,6 +130,14 @@ class LogReader:
                 # Retention or a rewriting took a file away: look again.
                 self._firsts = []
                 self._segments.clear()
+            except Corrupt:
+                self._refresh()
+                if self.deleted:  # and another topic has its name now
+                    raise TopicNotFound(self.identity.topic) from None
+                raise
+        self._refresh()
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic)
         raise Unavailable(f"the segments in {self._directory} go faster than they can be read; try again")
 
     def _search_time(self, time_us: int) -> int:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import (
     BadBytes,
     Closed,
+    Corrupt,
     DamagedFile,
     MissingData,
     OffsetOutOfRange,
@@ -613,6 +614,9 @@ class PartitionLog:
                 # Retention took the segment away while it was being opened.
                 self._forget_missing(offset)
                 continue
+            except Corrupt:
+                self._check_not_deleted()
+                raise
             if batches:
                 if self._ttl_us:
                     for batch in batches:
@@ -625,7 +629,13 @@ class PartitionLog:
         if offset >= self.log_start:
             path = os.path.join(self.directory, segment_name(self._first_of(offset)))
             if not self._files.exists(path):
+                self._check_not_deleted()
                 raise MissingData(path, f"the segment with offset {offset} is gone")
+
+    def _check_not_deleted(self) -> None:
+        """Asked when a file is not what it should be: another topic may have the folder now. Raises `TopicNotFound`."""
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic) from None
 
     def _first_of(self, offset: int) -> int:
         firsts = self._firsts
@@ -722,6 +732,9 @@ class PartitionLog:
             except FileNotFoundError:
                 # Retention took a segment away while it was being opened: the search begins anew behind it.
                 self._forget_missing(self._firsts[0])
+            except Corrupt:
+                self._check_not_deleted()
+                raise
 
     def _search_time(self, time_us: int) -> int:
         end = self.committed_end

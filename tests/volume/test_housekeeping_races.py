@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyroaring import BitMap64
 
-from penstock.errors import PenstockError, TopicNotFound
+from penstock.errors import Closed, OffsetOutOfRange, PenstockError, TopicNotFound, Unavailable
 from penstock.format import columns as c
 from penstock.format import select
 from penstock.format.batch import encode_batch
 from penstock.log.filtering import Protection
 from penstock.settings import StoreSettings, TopicSettings
+from penstock.store.read_only import ReadOnlyStore
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.volume.housekeeping import Rules
 from penstock.volume.reader import VolumeReader
+from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock.log.partition_log import PartitionLog
 
@@ -264,3 +271,121 @@ def test_a_group_that_is_made_while_its_topic_is_deleted_is_refused_and_the_stor
         files = files.kill()
         store = Store.open("/store", settings=SETTINGS, files=files, clock=FakeClock(), background=False)
     assert len(list(store.read("other"))) == 2
+
+
+class DeletingFiles(SimulatedFileSystem):
+    """Does something, once, right after somebody has listed a folder."""
+
+    folder = ""
+    then: Callable[[], None] | None = None
+
+    def list_directory(self, path: str) -> list[str]:
+        names = super().list_directory(path)
+        if path == self.folder and self.then is not None:
+            then, self.then = self.then, None
+            then()
+        return names
+
+
+@pytest.mark.parametrize("folder", ["/store/topics", "/store/topics/t"])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("who", ["reader", "verify"])
+def test_a_topic_that_is_deleted_while_others_list_the_topics_is_no_damage(who: str, again: bool, folder: str) -> None:
+    files = DeletingFiles()
+    with Volume.open("/store", settings=SETTINGS, files=files, clock=FakeClock(), background=False) as volume:
+        volume.create_topic("t", 1, TOPIC)
+        volume.create_topic("other", 1, TOPIC)
+
+        def delete() -> None:
+            volume.delete_topic("t")
+            if again:
+                volume.create_topic("t", 1, TOPIC)
+
+        files.folder, files.then = folder, delete
+        if who == "reader":
+            reader = VolumeReader.open("/store", files=files)
+            assert [record.name for record in reader.topics] == ["other", *(["t"] if again else [])]
+        else:
+            assert not verify("/store", files=files).findings
+        assert files.then is None
+
+
+def test_retention_of_all_topics_goes_on_when_one_of_them_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open("/store", settings=SETTINGS, files=SimulatedFileSystem(), clock=FakeClock(), background=False)
+    for name in ("a", "b"):
+        store.create_topic(name, segment_bytes=1_000, retention_messages=1)
+        for _ in range(20):
+            store.publish(name, b"." * 150)
+    topic = store._catalog.get("a")
+    floor = type(topic).dedup_floor
+
+    def deleted_meanwhile(partition: int) -> int | None:
+        store.delete_topic("a")
+        topic.logs[0].read(0)
+        return floor(topic, partition)
+
+    monkeypatch.setattr(topic, "dedup_floor", deleted_meanwhile)
+    assert store.retain().segments > 2
+    assert [info.name for info in store.topics()] == ["b"]
+
+
+@pytest.mark.long
+def test_everything_at_once_beside_a_topic_that_comes_and_goes(tmp_path: Path, rng: random.Random) -> None:
+    """Threads look after topics, consume, fail, read and read beside the owner: each is told that the topic is gone, or nothing."""
+    path = str(tmp_path / "store")
+    settings = replace(SETTINGS, checkpoint_interval_ms=50, retention_interval_ms=100)
+    store = Store.open(path, settings=settings)
+    store.create_topic("other", sync="os")
+    end, published, unexpected = time.monotonic() + 5, [0], []
+
+    def come_and_go(rng: random.Random) -> None:
+        kept = rng.choice(["always", "until_acked"])
+        messages = rng.choice([5, 100_000])
+        store.create_topic("t", compaction=True, segment_bytes=1_500, retain=kept, retention_messages=messages, sync="os")
+        for _ in range(rng.randrange(60)):
+            store.publish("t", rng.choice([None, b"." * 100]), key=rng.choice(["a", "b", None]))
+        store.delete_topic("t")
+
+    def look_after(rng: random.Random) -> None:
+        rng.choice([store.compact, store.vacuum, store.retain])()
+
+    def consume(rng: random.Random) -> None:
+        with store.subscribe("t", rng.choice("gh"), max_deliveries=2) as consumer:
+            while (message := consumer.get(timeout=0.001)) is not None:
+                endings: list[Callable[[Any], object]] = [consumer.ack, consumer.nack, lambda one: consumer.reject(one, "no")]
+                rng.choice(endings)(message)
+
+    def read(_: random.Random) -> None:
+        for message in store.read("t"):
+            assert message.key in (None, b"a", b"b")
+
+    def read_beside(_: random.Random) -> None:
+        with ReadOnlyStore(path) as reader:
+            list(reader.read("t"))
+
+    def publish(_: random.Random) -> None:
+        store.publish("other", b"x")
+        published[0] += 1
+
+    def run(act: Callable[[random.Random], None], rng: random.Random) -> None:
+        while time.monotonic() < end:
+            try:
+                act(rng)
+            except (TopicNotFound, OffsetOutOfRange, Closed, Unavailable):
+                continue
+            except BaseException as error:
+                unexpected.append(error)
+                raise
+
+    acts = [come_and_go, look_after, consume, consume, read, read_beside, publish]
+    threads = [threading.Thread(target=run, args=(act, random.Random(rng.random()))) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert unexpected == []
+    assert store._volume.failure is None
+    assert [info.name for info in store.topics()] == ["other"]
+    assert len(list(store.read("other"))) == published[0]
+    store.close()
+    assert not verify(path).findings

@@ -769,9 +769,9 @@ class Store:
         """Those that are too old are discarded, also where their segment stays."""
         try:
             box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
+            count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
         except TopicNotFound:
             return  # its topic is gone
-        count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
         if count:
             _log.info(
                 "%d dead letters of %s were discarded, since they are old", count, dead.name,

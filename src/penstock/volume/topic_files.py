@@ -67,7 +67,8 @@ def _build(files: FileSystem, building: str, record: TopicRecord) -> None:
 
 def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
     """All topics. Raises `Corrupt`."""
-    return [read_topic(files, directory, name) for name in topic_folders(files, directory)]
+    records = [read_listed_topic(files, directory, name) for name in topic_folders(files, directory)]
+    return [record for record in records if record is not None]
 
 
 def topic_folders(files: FileSystem, directory: str) -> list[str]:
@@ -80,7 +81,7 @@ def topic_folders(files: FileSystem, directory: str) -> list[str]:
 def _is_folder(files: FileSystem, path: str) -> bool:
     try:
         files.list_directory(path)
-    except NotADirectoryError:
+    except (NotADirectoryError, FileNotFoundError):  # a file; or deleted at this moment
         return False
     return True
 
@@ -158,6 +159,17 @@ def read_topic(files: FileSystem, directory: str, name: str) -> TopicRecord:
         raise DamagedFile(path, 0, None, "the topic's folder has no topic.json") from None
     except (BadBytes, BadSetting, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFile(path, 0, None, f"{type(error).__name__}: {error}") from None
+
+
+def read_listed_topic(files: FileSystem, directory: str, name: str) -> TopicRecord | None:
+    """One topic whose folder was seen; None if its owner has deleted it since. Raises `Corrupt`."""
+    try:
+        return read_topic(files, directory, name)
+    except DamagedFile:
+        if not files.exists(os.path.join(directory, name)):
+            return None
+    # Damaged, or deleted and made again in between.
+    return read_topic(files, directory, name)
 
 
 def _record(values: dict[str, Any], name: str) -> TopicRecord:

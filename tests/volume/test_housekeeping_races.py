@@ -20,6 +20,8 @@ from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
+from penstock.volume import topic_files
+from penstock.volume import volume as volumes
 from penstock.volume.housekeeping import Rules
 from penstock.volume.reader import VolumeReader
 from penstock.volume.verification import verify
@@ -271,6 +273,26 @@ def test_a_group_that_is_made_while_its_topic_is_deleted_is_refused_and_the_stor
         files = files.kill()
         store = Store.open("/store", settings=SETTINGS, files=files, clock=FakeClock(), background=False)
     assert len(list(store.read("other"))) == 2
+
+
+@pytest.mark.parametrize("what", ["read", "offset_of_time"])
+def test_a_reader_is_told_so_between_the_renaming_of_the_folder_and_the_word_of_the_positions(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place()
+    log = VolumeReader.open("/store", files=place.files).log("t")
+    told: list[str] = []
+    rename = topic_files.set_aside
+
+    def rename_and_read(*arguments: Any) -> None:
+        rename(*arguments)
+        with pytest.raises(TopicNotFound):
+            log.read(5) if what == "read" else log.offset_of_time(5)
+        told.append(what)
+
+    monkeypatch.setattr(volumes, "set_aside", rename_and_read)
+    place.volume.delete_topic("t")
+    assert told == [what]
 
 
 class DeletingFiles(SimulatedFileSystem):

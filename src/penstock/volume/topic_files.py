@@ -95,8 +95,13 @@ def remove_unfinished(files: FileSystem, directory: str) -> None:
 
 def set_aside(files: FileSystem, directory: str, record: TopicRecord) -> None:
     """Take a topic out of the store by one rename; durable when it returns. Its files are still there. Raises `OSError`."""
-    files.rename(os.path.join(directory, record.name), os.path.join(directory, DELETED_PREFIX + record.topic_id.hex()))
+    files.rename(os.path.join(directory, record.name), set_aside_path(directory, record.topic_id))
     files.sync_directory(directory)
+
+
+def set_aside_path(directory: str, topic_id: bytes) -> str:
+    """Where the folder of a topic lies from when it is deleted until its files go."""
+    return os.path.join(directory, DELETED_PREFIX + topic_id.hex())
 
 
 def read_deleted(files: FileSystem, directory: str) -> list[TopicRecord]:

@@ -12,7 +12,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull
+from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull, TopicNotFound
 from penstock.groups import operations as ops
 from penstock.groups.group import Group
 from penstock.groups.hands import Hand, HandsBefore
@@ -250,7 +250,14 @@ class Groups:
             return
         group = Group(operation.group_id, topic_id, topic, name, settings, starts, self, seen_us)
         if self._logs_of is not None and self._mover is not None:
-            group.attach(self._logs_of(topic_id), self._clock, self._mover, careful=self._careful)
+            # Its topic may have been deleted since somebody asked for the group: then there is none, now or after recovery.
+            try:
+                logs = self._logs_of(topic_id)
+            except TopicNotFound:
+                return
+            if logs[0].deleted:
+                return
+            group.attach(logs, self._clock, self._mover, careful=self._careful)
         self._by_id[group.identity] = group
         self._by_name[topic_id, name] = group
         self._next_id = max(self._next_id, operation.group_id + 1)
@@ -371,7 +378,11 @@ class Groups:
         return [group for group in self.all() if group.topic_id == topic_id]
 
     def make(self, topic_id: bytes, topic: str, name: str, settings: GroupSettings, starts: Callable[[], list[int]]) -> Group:
-        """The group of that name, made if it is not there; with *settings* from now on. Durable when it returns."""
+        """
+        The group of that name, made if it is not there; with *settings* from now on. Durable when it returns.
+
+        Raises `TopicNotFound` if the topic is deleted meanwhile.
+        """
         with self._make_lock:
             group = self._by_name.get((topic_id, name))
             if group is None:
@@ -381,7 +392,10 @@ class Groups:
                     "topic_id": topic_id.hex(), "topic": topic, "name": name, "settings": settings.to_json(), "starts": starts(),
                 }  # fmt: skip
                 self.commit(ops.encode_document(ops.MADE, identity, document))
-                return self._by_name[topic_id, name]
+                group = self._by_name.get((topic_id, name))
+                if group is None:
+                    raise TopicNotFound(topic)
+                return group
             if group.settings != settings:
                 self.commit(ops.encode_document(ops.CONFIGURED, group.identity, settings.to_json()))
             return group

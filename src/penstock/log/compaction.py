@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadBytes, DamagedFile
 from penstock.format import columns as c
 from penstock.format.checksum import crc32c
+from penstock.format.select import can_select
 from penstock.log.filtering import Protection, Removed, filter_segment
 from penstock.log.rewriting import unchecked_batches
 
@@ -166,6 +167,8 @@ class _Sweep:
         for first, _ in sealed_ranges(self._log, end):
             was_loaded = self._log.is_loaded(first)
             with self._rewriting:
+                if self._log.deleted:
+                    return  # another topic may have its folder now; while this lock is held none is deleted
                 try:
                     segment = self._log.segment(first)
                 except FileNotFoundError:
@@ -238,7 +241,11 @@ class _Look:
         tombs = _tombstones(batch, keys)
         if not dead and not tombs:
             return None
-        protected = self._protection.kept(batch, offsets) if dead or self._expired else set()
+        protected: set[int] | None = set()
+        if not can_select(batch):
+            protected = None  # it stays whole, whatever may go, and so do the tombstones that delete something of it
+        elif dead or self._expired:
+            protected = self._protection.kept(batch, offsets)
         if protected is None:
             self.held |= bool(dead)
             self.tombstones += len(tombs)

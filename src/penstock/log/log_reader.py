@@ -38,10 +38,16 @@ class LogReader:
     """One log, read-only. One thread at a time."""
 
     def __init__(
-        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, refresh: Callable[[], bool]
+        self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, refresh: Callable[[], bool],
+        set_aside: str,
     ) -> None:  # fmt: skip
-        """*refresh* moves this and other logs on to where they are now; False if that cannot be told at this moment."""
+        """
+        *refresh* moves this and other logs on to where they are now; False if that cannot be told at this moment.
+
+        *set_aside* is the name that the folder of its topic is given when the owner deletes it.
+        """
         self._refresh = refresh
+        self._set_aside = set_aside
         self._files = files
         self._directory = directory
         self.identity = identity
@@ -99,9 +105,7 @@ class LogReader:
                 failures += 1
                 continue
             except Corrupt:
-                self._refresh()
-                if self.deleted:  # and another topic has its name now
-                    raise TopicNotFound(self.identity.topic) from None
+                self._check_not_deleted()
                 raise
             if batches:
                 for batch in batches:
@@ -117,13 +121,23 @@ class LogReader:
 
     def _check_not_removed(self, offset: int) -> None:
         """Raises unless the owner says that *offset* is still there."""
-        settled = self._refresh()
-        if self.deleted:
-            raise TopicNotFound(self.identity.topic)
+        settled = self._check_not_deleted()
         if not self.log_start <= offset < self.committed_end:
             raise OffsetOutOfRange(offset, self.log_start, self.committed_end)
         if not settled:
             raise Unavailable(f"{self._directory} is being opened by its owner, or was when that died; try again")
+
+    def _check_not_deleted(self) -> bool:
+        """
+        Asked when a file is not there, or not what it should be: another topic may have the folder now. Raises `TopicNotFound`.
+
+        Returns whether where the log begins and ends is known.
+        """
+        settled = self._refresh()
+        # The folder goes before the positions say so.
+        if self.deleted or self._files.exists(self._set_aside):
+            raise TopicNotFound(self.identity.topic) from None
+        return settled
 
     def offset_of_time(self, time_us: int) -> int:
         """The first committed offset appended at or after *time_us*; the committed end if there is none. See `PartitionLog`."""
@@ -134,6 +148,10 @@ class LogReader:
                 # Retention or a rewriting took a file away: look again.
                 self._firsts = []
                 self._segments.clear()
+            except Corrupt:
+                self._check_not_deleted()
+                raise
+        self._check_not_deleted()
         raise Unavailable(f"the segments in {self._directory} go faster than they can be read; try again")
 
     def _search_time(self, time_us: int) -> int:

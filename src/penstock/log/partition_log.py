@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import (
     Closed,
+    Corrupt,
     MissingData,
     OffsetOutOfRange,
     StorageFull,
@@ -551,6 +552,9 @@ class PartitionLog:
                 # Retention took the segment away while it was being opened.
                 self._forget_missing(offset)
                 continue
+            except Corrupt:
+                self._check_not_deleted()
+                raise
             if batches:
                 if self._ttl_us:
                     for batch in batches:
@@ -563,7 +567,13 @@ class PartitionLog:
         if offset >= self.log_start:
             path = os.path.join(self.directory, segment_name(self._first_of(offset)))
             if not self._files.exists(path):
+                self._check_not_deleted()
                 raise MissingData(path, f"the segment with offset {offset} is gone")
+
+    def _check_not_deleted(self) -> None:
+        """Asked when a file is not what it should be: another topic may have the folder now. Raises `TopicNotFound`."""
+        if self.deleted:
+            raise TopicNotFound(self.identity.topic) from None
 
     def _first_of(self, offset: int) -> int:
         firsts = self._firsts
@@ -660,6 +670,9 @@ class PartitionLog:
             except FileNotFoundError:
                 # Retention took a segment away while it was being opened: the search begins anew behind it.
                 self._forget_missing(self._firsts[0])
+            except Corrupt:
+                self._check_not_deleted()
+                raise
 
     def _search_time(self, time_us: int) -> int:
         end = self.committed_end
@@ -750,7 +763,12 @@ class PartitionLog:
         for first, following in pairwise(firsts):
             if following > limit:
                 break
-            too_old = before_time_us is not None and self.segment(first).max_time_us < before_time_us
+            try:
+                too_old = before_time_us is not None and self.segment(first).max_time_us < before_time_us
+            except FileNotFoundError:
+                if first in self._firsts:
+                    raise
+                continue  # removed at this moment
             too_big = bytes_max is not None and total > bytes_max
             too_many = messages_max is not None and self.committed_end - following >= messages_max
             if not (too_old or too_big or too_many):
@@ -766,7 +784,12 @@ class PartitionLog:
             return segment.position + (FOOTER_BYTES if segment.sealed else 0)
         size = self._sizes.get(first)
         if size is None:
-            file = self._files.open(os.path.join(self.directory, segment_name(first)))
+            try:
+                file = self._files.open(os.path.join(self.directory, segment_name(first)))
+            except FileNotFoundError:
+                if first in self._firsts:
+                    raise
+                return 0  # removed at this moment
             size = self._sizes[first] = file.size()
             file.close()
         return size
@@ -798,11 +821,15 @@ class PartitionLog:
         """
         Remove the segments that end at or before *log_start*, which is durable already; return (segments, bytes).
 
+        Nothing of a deleted log, whose folder may be that of another one now.
+
         Raises `OSError`; what is left is removed at the next opening.
         """
         self.log_start = max(self.log_start, log_start)
         freed = 0
         with self.files_lock:
+            if self.deleted:
+                return 0, 0
             with self._list_lock:
                 firsts = self._firsts
                 doomed = [first for first, following in pairwise(firsts) if following <= self.log_start]
@@ -840,7 +867,8 @@ class PartitionLog:
 
         The files close when the last reader lets go of them.
         """
-        self.deleted = True
+        with self.files_lock:  # what is being removed at this moment is removed before its folder is another one's
+            self.deleted = True
         # Whoever wants to append next looks closer.
         self._roll_position = -1
         self.open_logs.discard(self)

@@ -48,6 +48,8 @@ def vacuum(
 
     for first, following in sealed_ranges(log, limit):
         with rewriting:
+            if log.deleted:
+                break  # another topic may have its folder now; while this lock is held none is deleted
             try:
                 segment = log.segment(first)
             except FileNotFoundError:

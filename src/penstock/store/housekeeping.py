@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
-from penstock.errors import Closed, PenstockError
+from penstock.errors import Closed, PenstockError, TopicNotFound
 from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.volume.housekeeping import Rules
 
@@ -99,7 +99,12 @@ class Housekeeper:
                 continue
             groups = self._protected_groups(topic)
             for log in topic.logs:
-                removed = self._retain_log(topic, log, groups)
+                try:
+                    removed = self._retain_log(topic, log, groups)
+                except TopicNotFound:
+                    if not log.deleted:
+                        raise
+                    break  # at this moment
                 segments += removed[0]
                 freed += removed[1]
         return Retained(segments, freed)

@@ -305,17 +305,18 @@ class Store:
             StorageFailed: the disk failed; it may be there or not when the store is opened again.
         """
         self._check_open()
-        found = self._catalog.get(name)
+        going = self._catalog.get(name)
         check_publishable(name)
-        self._deliveries.forget(found)
         records = [name + DELIVERIES_SUFFIX + DEAD_LETTER_SUFFIX, name + DELIVERIES_SUFFIX]
-        for one in (*(records if found.settings.record_deliveries else ()), name + DEAD_LETTER_SUFFIX, name):
-            # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
-            with contextlib.suppress(TopicNotFound):
-                topic = self._catalog.delete(one)
-                for group in self._groups.of_topic(topic.topic_id):
-                    self._groups.delete(group)
-                self._housekeeper.forget(topic)
+        with self._catalog.going(going):
+            self._deliveries.forget(going)
+            for one in (*(records if going.settings.record_deliveries else ()), name + DEAD_LETTER_SUFFIX, name):
+                # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
+                with contextlib.suppress(TopicNotFound):
+                    topic = self._catalog.delete(one)
+                    for group in self._groups.of_topic(topic.topic_id):
+                        self._groups.delete(group)
+                    self._housekeeper.forget(topic)
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""
@@ -782,9 +783,9 @@ class Store:
         """Those that are too old are discarded, also where their segment stays."""
         try:
             box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
+            count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
         except TopicNotFound:
             return  # its topic is gone
-        count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
         if count:
             _log.info(
                 "%d dead letters of %s were discarded, since they are old", count, dead.name,

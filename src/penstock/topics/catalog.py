@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import ReservedName, TopicNotFound
@@ -13,7 +14,7 @@ from penstock.values import MESSAGE_BYTES_MAX, MIB, NAME_CHARACTERS_MAX, SyncMod
 from penstock.volume.topic_files import TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.clock import Clock
     from penstock.topics.producers import Producers
@@ -39,9 +40,11 @@ class Catalog:
         self._producers = producers
         self._default = default
         self._auto_create = auto_create
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._going: set[bytes] = set()
+        """Ids of the topics that are being deleted with their dead letters."""
         for record in volume.topics:
             self._add(record)
 
@@ -65,8 +68,11 @@ class Catalog:
         return topic
 
     def by_id(self, topic_id: bytes) -> Topic:
-        """The topic with that id."""
-        return self._by_id[topic_id]
+        """The topic with that id. Raises `TopicNotFound` if it was deleted."""
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            raise TopicNotFound(topic_id.hex())
+        return topic
 
     def find(self, topic_id: bytes) -> Topic | None:
         """The topic with that id, if it is there."""
@@ -135,8 +141,21 @@ class Catalog:
             del self._by_id[topic.topic_id]
             return topic
 
+    @contextmanager
+    def going(self, topic: Topic) -> Iterator[None]:
+        """Meanwhile nobody makes a topic for the dead letters of *topic*, which would stay behind when it is deleted."""
+        self._going.add(topic.topic_id)
+        try:
+            yield
+        finally:
+            self._going.discard(topic.topic_id)
+
     def dead_letters_of(self, topic: Topic) -> Topic:
-        """The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is."""
+        """
+        The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is.
+
+        Raises `TopicNotFound` if it would have to be made and *topic* is deleted, or being deleted.
+        """
         name = topic.name + DEAD_LETTER_SUFFIX
         found = self._topics.get(name)
         if found is not None:
@@ -149,7 +168,10 @@ class Catalog:
             retain="always",
             compression=topic.settings.compression,
         )
-        return self._create(name, 1, settings)
+        with self._lock:
+            if topic.topic_id in self._going or topic.topic_id not in self._by_id:
+                raise TopicNotFound(topic.name)
+            return self._create(name, 1, settings)
 
     def deliveries_of(self, topic: Topic) -> Topic:
         """
@@ -159,7 +181,7 @@ class Catalog:
         """
         name = topic.name + DELIVERIES_SUFFIX
         with self._lock:
-            if self._by_id.get(topic.topic_id) is not topic:
+            if self._by_id.get(topic.topic_id) is not topic or topic.topic_id in self._going:
                 raise TopicNotFound(topic.name)
             found = self._topics.get(name)
             if found is None:

@@ -3,7 +3,8 @@ What a volume does to the files of its logs besides appending: removing segments
 
 The layers above say what may go (`Protection`, and the rules of retention); this one sees to it that nothing goes that recovery needs:
 segments that a checkpoint points into, or that are not durable, stay as they are. One thread at a time compacts or vacuums. While a
-segment is rewritten nobody else rewrites one; appends, reads and checkpoints go on.
+segment is rewritten nobody else rewrites one; appends, reads and checkpoints go on. A log may be deleted at any moment in between, and
+another topic have its folder and its files' names then: who goes on with it finds out, leaves everything alone and says that nothing went.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import StorageFull
+from penstock.errors import Corrupt, StorageFull, TopicNotFound
 from penstock.log.compaction import CompactionState, compact, sealed_ranges
 from penstock.log.filtering import Protection, Removed
 from penstock.log.vacuum import vacuum
@@ -58,7 +59,12 @@ class Housekeeping:
             self._volume.check_usable()
             state = self._states.setdefault(log, CompactionState())
             limit = min(self._volume.keep_from(log), log.durable_end)
-            return compact(self._files, log, state, limit, protection, now_us, self._rewriting, pause=pause)
+            try:
+                return compact(self._files, log, state, limit, protection, now_us, self._rewriting, pause=pause)
+            except (Corrupt, OSError):
+                if log.deleted:
+                    return Removed()
+                raise
 
     def is_compaction_due(self, log: PartitionLog, now_us: int) -> bool:
         """Whether much came since the last sweep, or the grace of a tombstone is over."""
@@ -81,10 +87,15 @@ class Housekeeping:
         with self._turn:
             self._volume.check_usable()
             keep_from = self._volume.keep_from(log)
-            limit = log.retention_start(**rules._asdict(), keep_from=keep_from, without="groups")
-            if limit <= log.log_start:
-                return Removed()
-            return vacuum(self._files, log, limit, protection, self._rewriting, pause=pause)
+            try:
+                limit = log.retention_start(**rules._asdict(), keep_from=keep_from, without="groups")
+                if limit <= log.log_start:
+                    return Removed()
+                return vacuum(self._files, log, limit, protection, self._rewriting, pause=pause)
+            except (Corrupt, OSError):
+                if log.deleted:
+                    return Removed()
+                raise
 
     def retain(self, log: PartitionLog, rules: Rules, *, without: str | None = None) -> tuple[int, int]:
         """
@@ -92,6 +103,14 @@ class Housekeeping:
 
         The new start of the log is durable before the first file goes. The floor named *without* is passed over.
         """
+        try:
+            return self._retain(log, rules, without)
+        except (TopicNotFound, Corrupt, OSError):
+            if log.deleted:
+                return 0, 0
+            raise
+
+    def _retain(self, log: PartitionLog, rules: Rules, without: str | None) -> tuple[int, int]:
         volume = self._volume
         volume.check_usable()
         start = log.retention_start(**rules._asdict(), keep_from=volume.keep_from(log), without=without)

@@ -18,7 +18,7 @@ from penstock.log.identity import LogIdentity
 from penstock.log.log_reader import LogReader
 from penstock.log.positions import Position, PositionsReader
 from penstock.volume.identity import POSITIONS_NAME, TOPICS, read_identity
-from penstock.volume.topic_files import TopicRecord, read_topics
+from penstock.volume.topic_files import TopicRecord, read_topics, set_aside_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +104,8 @@ class VolumeReader:
         if reader is None:
             identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
             directory = os.path.join(self.path, TOPICS, record.name, str(partition))
-            reader = self._logs[key] = LogReader(self.files, directory, identity, record.settings, self.refresh)
+            aside = set_aside_path(os.path.join(self.path, TOPICS), record.topic_id)
+            reader = self._logs[key] = LogReader(self.files, directory, identity, record.settings, self.refresh, aside)
         return reader
 
     @property

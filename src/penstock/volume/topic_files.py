@@ -67,7 +67,8 @@ def _build(files: FileSystem, building: str, record: TopicRecord) -> None:
 
 def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
     """All topics. Raises `Corrupt`."""
-    return [read_topic(files, directory, name) for name in topic_folders(files, directory)]
+    records = [read_listed_topic(files, directory, name) for name in topic_folders(files, directory)]
+    return [record for record in records if record is not None]
 
 
 def topic_folders(files: FileSystem, directory: str) -> list[str]:
@@ -80,7 +81,7 @@ def topic_folders(files: FileSystem, directory: str) -> list[str]:
 def _is_folder(files: FileSystem, path: str) -> bool:
     try:
         files.list_directory(path)
-    except NotADirectoryError:
+    except (NotADirectoryError, FileNotFoundError):  # a file; or deleted at this moment
         return False
     return True
 
@@ -94,8 +95,13 @@ def remove_unfinished(files: FileSystem, directory: str) -> None:
 
 def set_aside(files: FileSystem, directory: str, record: TopicRecord) -> None:
     """Take a topic out of the store by one rename; durable when it returns. Its files are still there. Raises `OSError`."""
-    files.rename(os.path.join(directory, record.name), os.path.join(directory, DELETED_PREFIX + record.topic_id.hex()))
+    files.rename(os.path.join(directory, record.name), set_aside_path(directory, record.topic_id))
     files.sync_directory(directory)
+
+
+def set_aside_path(directory: str, topic_id: bytes) -> str:
+    """Where the folder of a topic lies from when it is deleted until its files go."""
+    return os.path.join(directory, DELETED_PREFIX + topic_id.hex())
 
 
 def read_deleted(files: FileSystem, directory: str) -> list[TopicRecord]:
@@ -158,6 +164,17 @@ def read_topic(files: FileSystem, directory: str, name: str) -> TopicRecord:
         raise DamagedFile(path, 0, None, "the topic's folder has no topic.json") from None
     except (BadBytes, BadSetting, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFile(path, 0, None, f"{type(error).__name__}: {error}") from None
+
+
+def read_listed_topic(files: FileSystem, directory: str, name: str) -> TopicRecord | None:
+    """One topic whose folder was seen; None if its owner has deleted it since. Raises `Corrupt`."""
+    try:
+        return read_topic(files, directory, name)
+    except DamagedFile:
+        if not files.exists(os.path.join(directory, name)):
+            return None
+    # Damaged, or deleted and made again in between.
+    return read_topic(files, directory, name)
 
 
 def _record(values: dict[str, Any], name: str) -> TopicRecord:

@@ -23,7 +23,7 @@ from penstock.log.positions import Position, PositionsReader
 from penstock.log.salvage import salvage
 from penstock.log.segment import index_path, parse_segment_name, segment_name
 from penstock.volume.identity import JOURNAL, POSITIONS_NAME, TOPICS, read_identity
-from penstock.volume.topic_files import TopicRecord, read_topic, topic_folders
+from penstock.volume.topic_files import TopicRecord, read_listed_topic, topic_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,9 +89,11 @@ class Verifier:
         directory = os.path.join(self._path, TOPICS)
         for name in topic_folders(self._files, directory):
             try:
-                record = read_topic(self._files, directory, name)
+                record = read_listed_topic(self._files, directory, name)
             except PenstockError as error:
                 self._damage(os.path.join(directory, name, "topic.json"), str(error))
+                continue
+            if record is None:
                 continue
             self._topics += 1
             for partition in range(record.partitions):

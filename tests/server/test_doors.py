@@ -12,6 +12,7 @@ from penstock.server.http import administering, consuming  # noqa: F401 - they a
 from penstock.server.http.operations import OPERATIONS
 from penstock.settings import TOPIC_SETTINGS, GroupSettings, TopicSettings
 from penstock.store.dead_letter_filter import DeadLetterFilter
+from penstock.store.metrics import GroupMetrics, Latency, StoreMetrics, TopicMetrics
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import Store
 from penstock.wire import penstock_pb2 as pb
@@ -77,6 +78,14 @@ def test_grpc_tells_every_number_of_a_store() -> None:
     assert of_proto(pb.TopicStats) == numbers(TopicStats)
     # Where the store lies is no business of clients.
     assert of_proto(pb.GetStatsResponse) == numbers(StoreStats) - {"path"}
+
+
+def test_grpc_tells_every_metric() -> None:
+    assert of_proto(pb.Latency) == numbers(Latency)
+    # The numbers are those of GetStats.
+    assert of_proto(pb.GroupMetrics) == numbers(GroupMetrics) - {"stats"}
+    assert of_proto(pb.TopicMetrics) == numbers(TopicMetrics) - {"stats"}
+    assert of_proto(pb.GetMetricsResponse) == numbers(StoreMetrics) - {"stats"} | {"bounds_s"}
 
 
 def test_dead_letters_are_chosen_by_the_same_filter() -> None:

@@ -37,8 +37,8 @@ def stats(*, target: str, watch: bool, interval: float, count: int | None, as_js
     """
     Show how many messages there are, how they come in, and what they take.
 
-    Works beside the owner of the store. Groups, dead letters and times are known to the owner only: a server tells them too; for a folder see
-    `penstock groups list`.
+    Works beside the owner of the store. Groups, dead letters and times are known to the owner only: a server tells them too; for a
+    folder see `penstock groups list`.
     """
     if count is not None and not watch:
         raise UsageError("--count needs --watch")

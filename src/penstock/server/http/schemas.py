@@ -111,6 +111,7 @@ PRIORITY: Schema = {"type": "string", "enum": ["low", "medium", "high"], "descri
 COMPRESSION: Schema = text(
     7, "none, gzip, zstd, lz4, or with a level gzip:9", pattern="^(none|lz4|gzip(:[1-9])?|zstd(:([1-9]|1[0-9]))?)$"
 )
+SYNC: Schema = {"type": "string", "enum": ["always", "interval", "os"], "description": "where it is stricter than the topic's"}
 PLACE: Schema = text(
     40,
     "earliest, latest, an offset or a time",
@@ -137,7 +138,7 @@ def _new_message(**more: Schema) -> Schema:
 
 
 COMPONENTS: dict[str, Schema] = {
-    "NewMessage": _new_message(partition=PARTITION, compression=COMPRESSION),
+    "NewMessage": _new_message(partition=PARTITION, compression=COMPRESSION, sync=SYNC),
     "NewMessageOfMany": _new_message(),
     "Header": _HEADER,
     "Receipt": answer({"topic": {"type": "string"}, "partition": PARTITION, "offset": OFFSET, "duplicate": {"type": "boolean"}}),

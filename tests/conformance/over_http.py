@@ -325,10 +325,8 @@ class HttpStore:
         dedup_key: Any = None, sync: Any = None, ttl: Any = None, delay: Any = None, priority: Any = None, compression: Any = None,
     ) -> Receipt:  # fmt: skip
         """See `Store.publish`."""
-        if sync is not None:
-            skip("publishing with a sync mode")
         fields = _new_message(value, key, headers, timestamp, dedup_key, ttl, delay, priority)
-        fields |= _given({"partition": partition, "compression": compression})
+        fields |= _given({"partition": partition, "compression": compression, "sync": getattr(sync, "value", sync)})
         return Receipt(**self.ask("POST", ["topics", topic, "messages"], fields))
 
     def publish_many(
@@ -336,8 +334,6 @@ class HttpStore:
         dedup_keys: Any = None, sync: Any = None, ttls: Any = None, delays: Any = None, priorities: Any = None, compression: Any = None,
     ) -> list[Receipt]:  # fmt: skip
         """See `Store.publish_many`."""
-        if sync is not None:
-            skip("publishing with a sync mode")
         columns = [[None] * len(values) if one is None else one for one in (keys, headers, timestamps, dedup_keys)]
         columns += [one if isinstance(one, list) else [one] * len(values) for one in (ttls, delays, priorities)]
         if any(len(column) != len(values) for column in columns):
@@ -348,6 +344,8 @@ class HttpStore:
         place = {} if partition is None else {"X-Penstock-Partition": str(partition)}
         if compression is not None:
             place["X-Penstock-Compression"] = str(compression)
+        if sync is not None:
+            place["X-Penstock-Sync"] = str(getattr(sync, "value", sync))
         found = self.ask("POST", ["topics", topic, "messages"], messages, headers=place)
         return [Receipt(**one) for one in found["receipts"]]
 

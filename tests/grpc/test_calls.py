@@ -397,6 +397,38 @@ def test_dead_letters_are_listed_replayed_and_discarded(
     assert len(read(stub, topic)) == 6
 
 
+def test_metrics_tell_lag_in_seconds_and_how_long_things_take(server: Running, store: Store) -> None:
+    store.measure()
+    stub, admin = server.stub(), server.admin()
+    store.create_topic("t")
+    store.create_topic("many", partitions=3)
+    stub.Publish(request_of("t", *numbered(3)))
+    keyed = [pb.NewMessage(value=b"x", key=b"%d" % number) for number in range(20)]
+    stub.Publish(pb.PublishRequest(topic="many", messages=keyed))
+    stream = server.subscribe("t", credit=3)
+    stream.started()
+    done, dead, held = stream.deliveries()
+    assert stream.ack(done) == 0
+    assert stream.nack(dead, reject=True) == 0
+    until(lambda: len(store.dead_letters("t")))
+    found = admin.GetMetrics(pb.GetMetricsRequest())
+    topic, bounds = found.topics["t"], len(found.bounds_s)
+    assert (sum(topic.publish.counts), len(topic.publish.counts)) == (1, bounds + 1)
+    assert sum(found.topics["many"].publish.counts) == 1, "one publish is one observation, over however many partitions"
+    assert sum(found.fsync.counts) > 0
+    assert (sum(topic.groups["g"].deliver_to_ack.counts), topic.dead_letters) == (1, 1)
+    assert 0 < topic.publish.sum_s < 60
+    assert 0 < topic.groups["g"].lag_s < 60
+    assert 0 < topic.dead_letter_age_s < 60
+    assert set(admin.GetMetrics(pb.GetMetricsRequest(topic="many")).topics) == {"many"}
+    store.measure(on=False)
+    silent = admin.GetMetrics(pb.GetMetricsRequest(topic="t"))
+    assert not silent.HasField("fsync")
+    assert not silent.topics["t"].HasField("publish")
+    assert stream.ack(held) == 0
+    stream.end()
+
+
 def test_dead_letters_are_chosen_by_a_filter(admin: AdminStub, stub: PenstockStub, shared: Running, topic: str) -> None:
     marked = pb.NewMessage(value=b"4", key=b"\xff", headers=[pb.Header(name="kind", value=b"odd")])
     stub.Publish(request_of(topic, *numbered(4)))

@@ -41,6 +41,7 @@ def test_bad_names_are_refused_everywhere(stub: PenstockStub, admin: AdminStub, 
         lambda: admin.DeleteGroup(pb.DeleteGroupRequest(topic=topic, group=name)),
         lambda: admin.Seek(pb.SeekRequest(topic=topic, group=name, to=place)),
         lambda: admin.GetStats(pb.GetStatsRequest(topic=name)),
+        lambda: admin.GetMetrics(pb.GetMetricsRequest(topic=name)),
         lambda: admin.ListDeadLetters(pb.ListDeadLettersRequest(topic=name)),
         lambda: admin.ReplayDeadLetters(pb.ChooseDeadLettersRequest(topic=name, all=True)),
     ]

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 from typing import Any
 
 from penstock.cli.topics import create as create_command
 from penstock.client import store as client_store
-from penstock.server.http import administering, consuming  # noqa: F401 - they add their operations
+from penstock.server.grpc.router import METHODS
+from penstock.server.http.app import HANDLERS
 from penstock.server.http.operations import OPERATIONS
 from penstock.settings import TOPIC_SETTINGS, GroupSettings, TopicSettings
 from penstock.store.dead_letter_filter import DeadLetterFilter
+from penstock.store.metrics import GroupMetrics, Latency, StoreMetrics, TopicMetrics
 from penstock.store.stats import GroupStats, StoreStats, TopicStats
 from penstock.store.store import Store
 from penstock.wire import penstock_pb2 as pb
+from penstock.wire.calls import Call
+from tests.cli.test_reference import COMMANDS
+from tests.docs.pages import ROOT, rows
 
+DOORS = rows((ROOT / "docs" / "reference" / "doors.md").read_text(), "store")
+WITHIN = {"begin_publish", "forget", "has_threads", "open"}
+"""Public names of a store that are for other parts of Penstock, and `open`, which `penstock.open` stands for."""
 TOPIC = {field.name for field in fields(TopicSettings)}
 GROUP = {field.name for field in fields(GroupSettings)}
 
@@ -79,6 +88,14 @@ def test_grpc_tells_every_number_of_a_store() -> None:
     assert of_proto(pb.GetStatsResponse) == numbers(StoreStats) - {"path"}
 
 
+def test_grpc_tells_every_metric() -> None:
+    assert of_proto(pb.Latency) == numbers(Latency)
+    # The numbers are those of GetStats.
+    assert of_proto(pb.GroupMetrics) == numbers(GroupMetrics) - {"stats"}
+    assert of_proto(pb.TopicMetrics) == numbers(TopicMetrics) - {"stats"}
+    assert of_proto(pb.GetMetricsResponse) == numbers(StoreMetrics) - {"stats"} | {"bounds_s"}
+
+
 def test_dead_letters_are_chosen_by_the_same_filter() -> None:
     wanted = set(inspect.signature(DeadLetterFilter).parameters)
     assert {name.removesuffix("_us") for name in of_proto(pb.DeadLetterFilter)} == wanted
@@ -86,3 +103,25 @@ def test_dead_letters_are_chosen_by_the_same_filter() -> None:
     for operation in ("list_dead_letters", "replay_all_dead_letters", "discard_all_dead_letters"):
         given = parameters_of(operation) - {"limit", "start", "base64", "key_base64"}
         assert {other_names.get(name, name) for name in given} == wanted
+
+
+def told(column: int, form: str) -> set[str]:
+    """What the table of doors names in a column."""
+    assert HANDLERS
+    return {name for row in DOORS for name in re.findall(f"`({form})`", row[column])}
+
+
+def test_the_table_of_doors_has_every_name_of_a_store() -> None:
+    assert told(0, r"\w+") == {name for name in dir(Store) if not name.startswith("_")} - WITHIN
+
+
+def test_the_table_of_doors_has_every_call_method_and_path() -> None:
+    assert told(1, "[A-Z_]+") == {call.name for call in Call}
+    assert told(2, r"\w+\.\w+") == {method.removeprefix("/penstock.v1.").replace("/", ".") for method in METHODS}
+    paths = told(3, r"[A-Z]+ \S+")
+    whole = {path.replace(" {group}", " {topic}/groups/{group}").replace(" {topic}", " /v1/topics/{topic}") for path in paths}
+    assert whole == {f"{operation.method} {operation.path}" for operation in OPERATIONS}
+
+
+def test_the_table_of_doors_names_commands_that_there_are() -> None:
+    assert {f"penstock {name}" for name in told(4, "[a-z ]+")} <= set(COMMANDS)

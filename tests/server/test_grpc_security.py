@@ -71,6 +71,7 @@ TABLE: dict[str, Row] = {
         OK, CONSUMERS, pb.SeekRequest(topic="t", group="g", to=pb.Place(edge=pb.EDGE_EARLIEST)), pb.SeekResponse
     ),
     ADMIN + "GetStats": Row(OK, READERS, pb.GetStatsRequest(), pb.GetStatsResponse),
+    ADMIN + "GetMetrics": Row(OK, READERS, pb.GetMetricsRequest(), pb.GetMetricsResponse),
     ADMIN + "ListDeadLetters": Row(OK, DLQ_READERS, pb.ListDeadLettersRequest(topic="t"), pb.ListDeadLettersResponse),
     ADMIN + "ReplayDeadLetters": Row(OK, DLQ_ADMINS, CHOSEN, pb.DeadLettersResponse),
     ADMIN + "DiscardDeadLetters": Row(OK, DLQ_ADMINS, CHOSEN, pb.DeadLettersResponse),
@@ -207,6 +208,10 @@ def test_numbers_of_one_topic_need_the_right_on_that_topic(guarded: Running) -> 
     for request in (pb.GetStatsRequest(topic="secret-of-others"), pb.GetStatsRequest(), pb.GetStatsRequest(topic="")):
         with refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"):
             admin.GetStats(request, metadata=bearer("topic-admin"))
+    assert set(admin.GetMetrics(pb.GetMetricsRequest(topic="t"), metadata=bearer("topic-admin")).topics) == {"t"}
+    for wanted in (pb.GetMetricsRequest(topic="secret-of-others"), pb.GetMetricsRequest()):
+        with refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"):
+            admin.GetMetrics(wanted, metadata=bearer("topic-admin"))
 
 
 def test_a_right_that_is_taken_away_ends_open_streams(tmp_path: Any) -> None:

@@ -664,6 +664,64 @@ class GroupStats(_message.Message):
     expired: int
     def __init__(self, lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., retrying: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., delivered: _Optional[int] = ..., redelivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., expired_leases: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., expired: _Optional[int] = ...) -> None: ...
 
+class GetMetricsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class GetMetricsResponse(_message.Message):
+    __slots__ = ("topics", "fsync", "bounds_s")
+    class TopicsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TopicMetrics
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TopicMetrics, _Mapping]] = ...) -> None: ...
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    FSYNC_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_S_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.MessageMap[str, TopicMetrics]
+    fsync: Latency
+    bounds_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, topics: _Optional[_Mapping[str, TopicMetrics]] = ..., fsync: _Optional[_Union[Latency, _Mapping]] = ..., bounds_s: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class TopicMetrics(_message.Message):
+    __slots__ = ("groups", "dead_letters", "dead_letter_age_s", "publish")
+    class GroupsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: GroupMetrics
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[GroupMetrics, _Mapping]] = ...) -> None: ...
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.MessageMap[str, GroupMetrics]
+    dead_letters: int
+    dead_letter_age_s: float
+    publish: Latency
+    def __init__(self, groups: _Optional[_Mapping[str, GroupMetrics]] = ..., dead_letters: _Optional[int] = ..., dead_letter_age_s: _Optional[float] = ..., publish: _Optional[_Union[Latency, _Mapping]] = ...) -> None: ...
+
+class GroupMetrics(_message.Message):
+    __slots__ = ("lag_s", "deliver_to_ack")
+    LAG_S_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_TO_ACK_FIELD_NUMBER: _ClassVar[int]
+    lag_s: float
+    deliver_to_ack: Latency
+    def __init__(self, lag_s: _Optional[float] = ..., deliver_to_ack: _Optional[_Union[Latency, _Mapping]] = ...) -> None: ...
+
+class Latency(_message.Message):
+    __slots__ = ("counts", "sum_s")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_S_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum_s: float
+    def __init__(self, counts: _Optional[_Iterable[int]] = ..., sum_s: _Optional[float] = ...) -> None: ...
+
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("topic", "max_messages", "start", "filter")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -344,6 +344,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_wire_dot_penstock__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=penstock_dot_wire_dot_penstock__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
+        self.GetMetrics = channel.unary_unary(
+                '/penstock.v1.Admin/GetMetrics',
+                request_serializer=penstock_dot_wire_dot_penstock__pb2.GetMetricsRequest.SerializeToString,
+                response_deserializer=penstock_dot_wire_dot_penstock__pb2.GetMetricsResponse.FromString,
+                _registered_method=True)
         self.ListDeadLetters = channel.unary_unary(
                 '/penstock.v1.Admin/ListDeadLetters',
                 request_serializer=penstock_dot_wire_dot_penstock__pb2.ListDeadLettersRequest.SerializeToString,
@@ -442,6 +447,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMetrics(self, request, context):
+        """What has to be looked up, and how long things take: lag and dead letters in seconds, latencies; of one topic or of all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDeadLetters(self, request, context):
         """Dead letters that are there, oldest first.
         """
@@ -520,6 +532,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetStats,
                     request_deserializer=penstock_dot_wire_dot_penstock__pb2.GetStatsRequest.FromString,
                     response_serializer=penstock_dot_wire_dot_penstock__pb2.GetStatsResponse.SerializeToString,
+            ),
+            'GetMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMetrics,
+                    request_deserializer=penstock_dot_wire_dot_penstock__pb2.GetMetricsRequest.FromString,
+                    response_serializer=penstock_dot_wire_dot_penstock__pb2.GetMetricsResponse.SerializeToString,
             ),
             'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDeadLetters,
@@ -835,6 +852,33 @@ class Admin(object):
             '/penstock.v1.Admin/GetStats',
             penstock_dot_wire_dot_penstock__pb2.GetStatsRequest.SerializeToString,
             penstock_dot_wire_dot_penstock__pb2.GetStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/GetMetrics',
+            penstock_dot_wire_dot_penstock__pb2.GetMetricsRequest.SerializeToString,
+            penstock_dot_wire_dot_penstock__pb2.GetMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -115,6 +115,20 @@ async def get_stats(call: Call, request: pb.GetStatsRequest) -> pb.GetStatsRespo
     return await asyncio.to_thread(work)
 
 
+async def get_metrics(call: Call, request: pb.GetMetricsRequest) -> pb.GetMetricsResponse:
+    """Metrics of one topic, or of all."""
+    topic = to.given(request, "topic")
+    call.require("read", topic)
+
+    def work() -> pb.GetMetricsResponse:
+        if topic is not None:
+            call.store.topic(topic)
+        metrics = call.store.metrics()
+        return to.metrics_of(metrics, metrics.topics if topic is None else [topic])
+
+    return await asyncio.to_thread(work)
+
+
 async def list_dead_letters(call: Call, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
     """A page of them."""
     call.require("read", request.topic + SUFFIX)

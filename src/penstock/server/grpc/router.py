@@ -69,6 +69,7 @@ METHODS: dict[str, Method] = {
     f"/{ADMIN}/DeleteGroup": Method(administering.delete_group, pb.DeleteGroupRequest),
     f"/{ADMIN}/Seek": Method(administering.seek, pb.SeekRequest),
     f"/{ADMIN}/GetStats": Method(administering.get_stats, pb.GetStatsRequest),
+    f"/{ADMIN}/GetMetrics": Method(administering.get_metrics, pb.GetMetricsRequest),
     f"/{ADMIN}/ListDeadLetters": Method(administering.list_dead_letters, pb.ListDeadLettersRequest),
     f"/{ADMIN}/ReplayDeadLetters": Method(administering.replay_dead_letters, pb.ChooseDeadLettersRequest),
     f"/{ADMIN}/DiscardDeadLetters": Method(administering.discard_dead_letters, pb.ChooseDeadLettersRequest),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.arguments import shown
 from penstock.errors import BadArgument, BatchTooLarge
 from penstock.store.dead_letter_filter import DeadLetterFilter
+from penstock.store.metrics import BOUNDS_S
 from penstock.values import BATCH_MESSAGES_MAX
 from penstock.wire import penstock_pb2 as pb
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.settings import GroupSettings, TopicSettings
+    from penstock.store.metrics import Latency, StoreMetrics
     from penstock.store.stats import GroupStats, StoreStats, TopicStats
     from penstock.store.store import GroupInfo, TopicInfo
     from penstock.topics.message import Message
@@ -242,6 +244,28 @@ def stats_of(stats: StoreStats, chosen: Iterable[str]) -> pb.GetStatsResponse:
         topics={name: _topic_stats(stats.topics[name]) for name in chosen}, commits=stats.commits,
         failure=None if stats.failure is None else "the disk failed; the log of the server says how",
     )  # fmt: skip
+
+
+def metrics_of(metrics: StoreMetrics, chosen: Iterable[str]) -> pb.GetMetricsResponse:
+    """The metrics of the topics named by *chosen*; one that is gone meanwhile is left out."""
+    topics = {
+        name: pb.TopicMetrics(
+            groups={
+                group: pb.GroupMetrics(lag_s=found.lag_s, deliver_to_ack=_latency(found.deliver_to_ack))
+                for group, found in metrics.topics[name].groups.items()
+            },
+            dead_letters=metrics.topics[name].dead_letters,
+            dead_letter_age_s=metrics.topics[name].dead_letter_age_s,
+            publish=_latency(metrics.topics[name].publish),
+        )
+        for name in chosen
+        if name in metrics.topics
+    }
+    return pb.GetMetricsResponse(topics=topics, fsync=_latency(metrics.fsync), bounds_s=BOUNDS_S)
+
+
+def _latency(latency: Latency | None) -> pb.Latency | None:
+    return None if latency is None else pb.Latency(counts=latency.counts, sum_s=latency.sum_s)
 
 
 def _topic_stats(topic: TopicStats) -> pb.TopicStats:

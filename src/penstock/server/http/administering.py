@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from penstock.arguments import shown
-from penstock.errors import BadArgument, GroupNotFound, NotFound, TopicNotFound
+from penstock.errors import GroupNotFound, NotFound, TopicNotFound
 from penstock.server.http import representation as show
 from penstock.server.http import schemas
 from penstock.server.http.consuming import check_may_make_group
@@ -20,7 +20,10 @@ from penstock.store.dead_letter_filter import DeadLetterFilter
 from penstock.values import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.store.store import GroupInfo
+    from penstock.topics.message import Message
 
 PARTITIONS_MAX = 1_000
 _GROUP = "/v1/topics/{topic}/groups/{group}"
@@ -255,24 +258,25 @@ _FILTER = (
     Parameter("since_us", schemas.whole(0, _LAST_US, "dead-lettered from then on; microseconds since 1970")),
     Parameter("until_us", schemas.whole(0, _LAST_US, "dead-lettered before then; microseconds since 1970")),
     Parameter("key", schemas.text(KEY_BYTES_MAX, "those with this key")),
-    Parameter("key_base64", schemas.text(2 * KEY_BYTES_MAX, "the same, any bytes", contentEncoding="base64")),
+    Parameter(
+        "key_base64", schemas.text(2 * KEY_BYTES_MAX, "the same, any bytes", pattern=schemas.BASE64, contentEncoding="base64")
+    ),
     Parameter("header", schemas.text(KEY_BYTES_MAX, "NAME: those with this header; NAME=VALUE: with this value of it")),
 )
 
 
-def _filter(query: dict[str, Any]) -> DeadLetterFilter | None:
-    """What the query says of dead letters; None if it says nothing."""
+def _filter(query: dict[str, Any]) -> Callable[[Message], bool] | None:
+    """What the query says of dead letters, all of which must fit; None if it says nothing. Raises `BadArgument`."""
     given = {name: query[name] for name in ("reason", "group", "partition", "key") if query[name] is not None}
     given |= {name: query[f"source_{name}"] for name in ("start", "end") if query[f"source_{name}"] is not None}
     given |= {name: query[f"{name}_us"] / 1_000_000 for name in ("since", "until") if query[f"{name}_us"] is not None}
-    if query["key_base64"] is not None:
-        if "key" in given:
-            raise BadArgument("key_base64", shown(query["key_base64"]), "excludes key")
-        given["key"] = show.bytes_of_base64(query["key_base64"], "key_base64")
     if query["header"] is not None:
         name, equals, value = query["header"].partition("=")
         given["headers"] = {name: value.encode() if equals else None}
-    return DeadLetterFilter(**given) if given else None
+    filters = [DeadLetterFilter(**given)] if given else []
+    if query["key_base64"] is not None:
+        filters.append(DeadLetterFilter(key=show.bytes_of_base64(query["key_base64"], "key_base64")))
+    return (lambda letter: all(fits(letter) for fits in filters)) if filters else None
 
 
 @operation(

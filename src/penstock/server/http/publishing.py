@@ -25,7 +25,7 @@ BASE64 = Parameter("base64", {"type": "boolean", "description": "give keys, valu
 _PARTITION = "X-Penstock-Partition"
 _KEY, _KEY_BASE64, _TIMESTAMP = "X-Penstock-Key", "X-Penstock-Key-Base64", "X-Penstock-Timestamp"
 _TTL, _DELAY, _DELIVER_AT = "X-Penstock-TTL", "X-Penstock-Delay", "X-Penstock-Deliver-At"
-_PRIORITY, _COMPRESSION = "X-Penstock-Priority", "X-Penstock-Compression"
+_PRIORITY, _COMPRESSION, _SYNC = "X-Penstock-Priority", "X-Penstock-Compression", "X-Penstock-Sync"
 _RAW_HEADERS = (
     Parameter(_KEY, schemas.text(8_192, "the key, as text"), place=RAW_HEADER),
     Parameter(_KEY_BASE64, schemas.text(8_192, "the key, any bytes"), place=RAW_HEADER),
@@ -38,8 +38,13 @@ _RAW_HEADERS = (
     Parameter(
         _COMPRESSION, {**schemas.COMPRESSION, "description": "instead of the topic's; also for an array"}, place=RAW_HEADER
     ),
+    Parameter(
+        _SYNC, {**schemas.SYNC, "description": "where it is stricter than the topic's; also for an array"}, place=RAW_HEADER
+    ),
 )
-_OF_ARRAYS = {_PARTITION.lower(), _COMPRESSION.lower()}
+_FOR_ALL = {"partition": _PARTITION, "compression": _COMPRESSION, "sync": _SYNC}
+"""What is told of all messages of an array together, and by which header."""
+_OF_ARRAYS = {header.lower() for header in _FOR_ALL.values()}
 
 
 @operation(
@@ -111,13 +116,10 @@ async def _publish_many(call: Call, known: bytes | None) -> list[Receipt]:
         "delays": [message.delay for message in messages],
         "priorities": [message.priority for message in messages],
     }
-    given = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    given: dict[str, Any] = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     values = [message.value for message in messages]
-    return list(
-        await call.context.store.publish_many(
-            call.topic, values, partition=call.query.get(_PARTITION), compression=call.query.get(_COMPRESSION), **given
-        )
-    )
+    given |= {name: call.query.get(header) for name, header in _FOR_ALL.items()}
+    return list(await call.context.store.publish_many(call.topic, values, **given))
 
 
 def _raw_message(call: Call, headers: list[tuple[str, bytes]]) -> show.NewMessage:
@@ -142,6 +144,7 @@ def _raw_message(call: Call, headers: list[tuple[str, bytes]]) -> show.NewMessag
         call.query.get(_DELAY) if deliver_at is None else show.moment_of(_DELIVER_AT, deliver_at),
         call.query.get(_PRIORITY),
         call.query.get(_COMPRESSION),
+        call.query.get(_SYNC),
     )
 
 

@@ -39,6 +39,7 @@ class NewMessage(NamedTuple):
     delay: float | dt.datetime | None = None
     priority: str | None = None
     compression: str | None = None
+    sync: str | None = None
 
     def options(self) -> dict[str, Any]:
         """What it has besides its value, as `publish` takes it."""
@@ -80,6 +81,7 @@ def new_message(fields: dict[str, Any], where: str) -> NewMessage:
         fields.get("delay") if deliver_at is None else moment_of("deliver_at", deliver_at),
         fields.get("priority"),
         fields.get("compression"),
+        fields.get("sync"),
     )
 
 

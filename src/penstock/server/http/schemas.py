@@ -85,14 +85,14 @@ def _not_both(*names: str) -> Schema:
 NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,195}$"}
 PARTITION = whole(0, (1 << 31) - 1)
 OFFSET = whole(0, OFFSET_MAX)
-_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _VALUE_TEXT = or_null(text(MESSAGE_BYTES_MAX, "text, stored as UTF-8; null is a tombstone"))
 _KEY_TEXT = or_null(text(KEY_BYTES_MAX, "text, stored as UTF-8"))
 _FIELDS: dict[str, Schema] = {
     "value": _VALUE_TEXT,
-    "value_base64": text(MESSAGE_BYTES_MAX * 2, "any bytes", pattern=_BASE64, contentEncoding="base64"),
+    "value_base64": text(MESSAGE_BYTES_MAX * 2, "any bytes", pattern=BASE64, contentEncoding="base64"),
     "key": _KEY_TEXT,
-    "key_base64": text(KEY_BYTES_MAX * 2, "any bytes", pattern=_BASE64, contentEncoding="base64"),
+    "key_base64": text(KEY_BYTES_MAX * 2, "any bytes", pattern=BASE64, contentEncoding="base64"),
 }
 _HEADER: Schema = record(
     {
@@ -111,6 +111,7 @@ PRIORITY: Schema = {"type": "string", "enum": ["low", "medium", "high"], "descri
 COMPRESSION: Schema = text(
     7, "none, gzip, zstd, lz4, or with a level gzip:9", pattern="^(none|lz4|gzip(:[1-9])?|zstd(:([1-9]|1[0-9]))?)$"
 )
+SYNC: Schema = {"type": "string", "enum": ["always", "interval", "os"], "description": "where it is stricter than the topic's"}
 PLACE: Schema = text(
     40,
     "earliest, latest, an offset or a time",
@@ -124,7 +125,7 @@ def _new_message(**more: Schema) -> Schema:
         "headers": list_of(ref("Header"), HEADERS_MAX),
         "timestamp": TIME,
         "dedup_key": text(1_024, "publishing it again within the topic's window stores nothing", minLength=1),
-        "dedup_key_base64": text(2_048, "the same, any bytes", minLength=1, pattern=_BASE64, contentEncoding="base64"),
+        "dedup_key_base64": text(2_048, "the same, any bytes", minLength=1, pattern=BASE64, contentEncoding="base64"),
         "ttl": TTL,
         "delay": DELAY,
         "deliver_at": {**TIME, "description": "not delivered to groups before"},
@@ -137,7 +138,7 @@ def _new_message(**more: Schema) -> Schema:
 
 
 COMPONENTS: dict[str, Schema] = {
-    "NewMessage": _new_message(partition=PARTITION, compression=COMPRESSION),
+    "NewMessage": _new_message(partition=PARTITION, compression=COMPRESSION, sync=SYNC),
     "NewMessageOfMany": _new_message(),
     "Header": _HEADER,
     "Receipt": answer({"topic": {"type": "string"}, "partition": PARTITION, "offset": OFFSET, "duplicate": {"type": "boolean"}}),

@@ -392,24 +392,27 @@ def forge(data: bytes) -> bytes:
     return bytes(found)
 
 
-def test_dead_letter_topics_take_no_messages_from_clients(served: Served) -> None:
+def test_topics_of_dead_letters_and_of_deliveries_take_no_messages_from_clients(served: Served) -> None:
     """Only Penstock writes them, over the network too."""
-    served.store.create_topic("held")
+    served.store.create_topic("held", record_deliveries=True)
     served.store.publish("held", b"bad")
     consumer = served.store.subscribe("held", "workers")
     message = consumer.get(timeout=5)
     assert message is not None
     message.reject("no")
     eventually(lambda: len(served.store.dead_letters("held")) == 1)
+    served.store._deliveries.write(unfinished=True)
     raw = served.raw()
-    for call, fields in (
-        (Call.TRANSACT, {"parts": [["held.dlq", 0]], "acks": []}),
-        (Call.PUBLISH, {"topic": "held.dlq", "partition": 0}),
-        (Call.PUBLISH_ONCE, {"topic": "held.dlq", "partition": 0}),
-    ):
-        with pytest.raises(ReservedName):
-            raw.call(call, batch(), **fields)
+    for topic in ("held.dlq", "held.deliveries"):
+        for call, fields in (
+            (Call.TRANSACT, {"parts": [[topic, 0]], "acks": []}),
+            (Call.PUBLISH, {"topic": topic, "partition": 0}),
+            (Call.PUBLISH_ONCE, {"topic": topic, "partition": 0}),
+        ):
+            with pytest.raises(ReservedName):
+                raw.call(call, batch(), **fields)
     assert len(served.store.dead_letters("held")) == 1
+    assert len(served.values("held.deliveries")) == 1
 
 
 def test_a_message_over_the_topics_limit_is_refused(served: Served) -> None:

@@ -22,6 +22,7 @@ from penstock.settings import StoreSettings
 from penstock.store.delivery_records import DeliveryRecords
 from penstock.store.store import Store
 from penstock.testing import FakeClock
+from penstock.topics.catalog import Catalog
 from penstock.topics.topic import Topic
 from tests.groups.sim import Sim, numbered, one, take
 
@@ -108,15 +109,21 @@ def test_the_wait_of_each_message_is_from_its_appending_until_it_is_handed_out(s
     assert message.key == b"g"
 
 
-def test_messages_of_one_batch_cost_one_addition(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
-    added: list[int] = []
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each addition was for."""
+    found: list[int] = []
     plain = Window.add
 
     def counted(self: Window, wait_us: int, count: int) -> None:
-        added.append(count)
+        found.append(count)
         plain(self, wait_us, count)
 
     monkeypatch.setattr(Window, "add", counted)
+    return found
+
+
+def test_messages_of_one_batch_cost_one_addition(sim: Sim, added: list[int]) -> None:
     for count in (40, 50):
         sim.store.publish_many("t", numbered(count))
     consumer = sim.store.subscribe("t", "g")
@@ -124,7 +131,7 @@ def test_messages_of_one_batch_cost_one_addition(sim: Sim, monkeypatch: pytest.M
     assert added == [40, 50]
 
 
-def test_a_merged_batch_knows_the_wait_of_each_message_and_adds_once_where_they_are_alike(sim: Sim) -> None:
+def test_a_merged_batch_knows_the_wait_of_each_message_and_adds_once_where_they_are_alike(sim: Sim, added: list[int]) -> None:
     for number in range(40):
         sim.store.publish("t", b"%d" % number)
         sim.clock.advance(0.1)
@@ -141,7 +148,10 @@ def test_a_merged_batch_knows_the_wait_of_each_message_and_adds_once_where_they_
     assert record["max_us"] == 4_000_000
     late = sim.store.subscribe("t", "late")
     sim.clock.advance(86_400)
+    added.clear()
     assert len(late.get_many(100, 0)) == 40
+    assert max(added) > 1
+    assert sum(added) == 40
     sim.clock.advance(WINDOW_S)
     write(sim)
     [_, record] = records(sim)
@@ -177,15 +187,25 @@ def test_redeliveries_are_counted_and_have_no_wait(sim: Sim) -> None:
 
 
 def test_what_a_dead_process_had_in_its_hands_is_a_redelivery(sim: Sim) -> None:
-    sim.store.publish("t", b"x")
-    one(sim.store.subscribe("t", "g"))
+    """Also what it did not fail at, as far as is known, and may have: the suspects."""
+    sim.store.publish_many("t", numbered(6))
+    sim.store.subscribe("t", "g", concurrency=3).get_many(5, 0)
+    sim.store.flush()
     sim.kill()
+    sim.store.publish("t", b"new")
     sim.clock.advance(60)
-    one(sim.store.subscribe("t", "g"))
+    consumer = sim.store.subscribe("t", "g")
+    attempts = []
+    while (message := consumer.get(timeout=0)) is not None:
+        attempts.append(message.attempt)
+        message.ack()
+    stats = sim.store.stats().topics["t"].groups["g"]
     sim.clock.advance(WINDOW_S)
     write(sim)
     [record] = records(sim)
-    assert (record["delivered"], record["redelivered"]) == (0, 1)
+    assert sorted(attempts) == [1, 1, 1, 1, 2, 2, 2]
+    assert (record["delivered"], record["redelivered"]) == (1, 6)
+    assert (stats.delivered, stats.redelivered) == (7, 6)
 
 
 def test_what_nobody_got_after_all_is_not_counted(sim: Sim) -> None:
@@ -253,6 +273,15 @@ def test_a_window_is_written_when_it_is_over_and_once(sim: Sim) -> None:
     sim.clock.advance(WINDOW_S)
     assert write(sim) == 1
     assert [record["delivered"] for record in records(sim)] == [1, 1]
+
+
+def test_a_second_consumer_of_a_group_changes_nothing(sim: Sim) -> None:
+    sim.store.publish_many("t", numbered(2))
+    one(sim.store.subscribe("t", "g", prefetch=1))
+    one(sim.store.subscribe("t", "g", prefetch=1))
+    sim.clock.advance(WINDOW_S)
+    assert write(sim) == 1
+    assert records(sim)[0]["delivered"] == 2
 
 
 def test_every_group_has_a_record_of_its_own(sim: Sim) -> None:
@@ -371,6 +400,36 @@ def test_records_are_penstocks_own_are_kept_for_a_day_and_go_with_their_topic(si
     sim.store.delete_topic("t")
     assert write(sim) == 0
     assert sim.store.topics() == []
+
+
+def test_a_record_that_is_due_while_its_topic_is_deleted_does_not_bring_its_own_topic_back(
+    sim: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim.store.publish("t", b"x")
+    one(sim.store.subscribe("t", "g"))
+    plain = Catalog.delete
+
+    def delete(self: Catalog, name: str) -> Topic:
+        if name == "t":  # what is its own is gone already
+            sim.clock.advance(WINDOW_S)
+            assert write(sim) == 0
+        return plain(self, name)
+
+    monkeypatch.setattr(Catalog, "delete", delete)
+    sim.store.delete_topic("t")
+    assert sim.store.topics() == []
+
+
+def test_records_are_removed_when_they_are_old(sim: Sim) -> None:
+    consumer = sim.store.subscribe("t", "g")
+    for _ in range(72):
+        sim.store.publish("t", b"x")
+        one(consumer).ack()
+        sim.clock.advance(3_600)
+        assert write(sim) == 1
+    sim.store.retain()
+    oldest = next(iter(sim.store.read("t.deliveries")))
+    assert 24 <= (sim.clock.now_us() - oldest.append_time_us) / 3.6e9 <= 31
 
 
 def test_names_leave_room_for_the_records_and_long_ones_without_can_be_deleted(sim: Sim) -> None:

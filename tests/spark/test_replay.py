@@ -164,6 +164,7 @@ def test_a_condition_that_spark_does_not_understand_is_told_before_anything_is_p
     [
         ({"to": "bad name"}, BadName, "bad name"),
         ({"to": "orders.dlq"}, BadArgument, "dead letters come from groups"),
+        ({"to": "orders.deliveries"}, BadArgument, "records of deliveries come from groups"),
         ({"topic": "nothing"}, TopicNotFound, "nothing"),
         ({"topic": "orders.dlq", "dead_letters": True}, BadArgument, "name the topic"),
         ({"dead_letters": True}, NotFound, "has no dead letters"),

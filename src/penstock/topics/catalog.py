@@ -42,6 +42,8 @@ class Catalog:
         self._auto_create = auto_create
         self._lock = threading.RLock()
         self._topics: dict[str, Topic] = {}
+        self._publishable: dict[str, Topic] = {}
+        """Those that users may publish to: each publish looks here, and needs not look at the name."""
         self._by_id: dict[bytes, Topic] = {}
         self._going: set[bytes] = set()
         """Ids of the topics that are being deleted with their dead letters."""
@@ -52,6 +54,8 @@ class Catalog:
         logs = [self._volume.log(record.name, partition) for partition in range(record.partitions)]
         topic = Topic(record, logs, self._volume, self._clock, self._producers)
         self._topics[record.name] = topic
+        if not record.name.endswith(OWN_SUFFIXES):
+            self._publishable[record.name] = topic
         self._by_id[record.topic_id] = topic
         return topic
 
@@ -87,21 +91,19 @@ class Catalog:
         *check* is called first with a topic like the new one, and raises if what is to be published there is not allowed. Whether
         it is made is the caller's choice where *auto_create* tells it.
         """
-        topic = self._topics.get(name) if isinstance(name, str) else None
-        if topic is None or name.endswith(OWN_SUFFIXES):
+        topic = self.to_publish_now(name)
+        if topic is None:
             check_publishable(name)
-            if topic is None:
-                if not (self._auto_create if auto_create is None else auto_create):
-                    raise TopicNotFound(name)
-                if check is not None:
-                    check(self._draft(name))
-                topic = self.create(name, 1, self._default)
+            if not (self._auto_create if auto_create is None else auto_create):
+                raise TopicNotFound(name)
+            if check is not None:
+                check(self._draft(name))
+            topic = self.create(name, 1, self._default)
         return topic
 
     def to_publish_now(self, name: str) -> Topic | None:
         """The topic of that name, if it is there and users may publish to it."""
-        topic = self._topics.get(name) if isinstance(name, str) else None
-        return None if topic is None or name.endswith(OWN_SUFFIXES) else topic
+        return self._publishable.get(name) if isinstance(name, str) else None
 
     def to_publish_later(self, name: str, check: Callable[[Topic], object]) -> Topic | None:
         """The topic of that name; None if it is not there and may be made later, after *check* has seen one like it."""
@@ -138,6 +140,7 @@ class Catalog:
             topic = self.get(name)
             self._volume.delete_topic(name)
             del self._topics[name]
+            self._publishable.pop(name, None)
             del self._by_id[topic.topic_id]
             return topic
 

@@ -25,6 +25,7 @@ from penstock.spark.pipelines.failures import told_as_ours
 from penstock.spark.pipelines.history import LOST, plan
 from penstock.spark.pipelines.place import changing, place_of, positions, source_options
 from penstock.spark.pipelines.progress import Progress, quiet, wait
+from penstock.topics.catalog import DELIVERIES_SUFFIX
 from penstock.values import is_name
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Replay:
                 raise BadName("topic", name)
         if to.endswith(SUFFIX):
             raise BadArgument("to", to, "dead letters come from groups only; choose another topic")
+        if to.endswith(DELIVERIES_SUFFIX):
+            raise BadArgument("to", to, "records of deliveries come from groups only; choose another topic")
         if dead_letters and topic.endswith(SUFFIX):
             raise BadArgument("topic", topic, f"name the topic that they come from: {topic.removesuffix(SUFFIX)}")
         if dead_letters and archive is not None:

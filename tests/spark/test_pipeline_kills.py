@@ -59,13 +59,13 @@ path = "lake"
 
 
 def wait_until(condition: Callable[[], bool], driver: Driver) -> None:
-    """Look as often as possible: the moment is short."""
+    """Look often: the moment is short."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > end or driver.process.poll() is not None:
             with open(driver.said) as file:
                 raise AssertionError(f"it does not go on: {file.read()[-5_000:]}")
-        time.sleep(0.001)
+        time.sleep(0.004)
 
 
 def numbers_in(folder: str) -> int:

@@ -77,7 +77,7 @@ def test_the_table_is_what_a_loop_over_the_messages_gives(
     archive(spark, path, "users", files)
     with open_store(path) as store:
         assert store.retain("users").segments > 0
-    with pytest.raises(DataLost):
+    with pytest.raises(DataLost, match="if an archive has them, give that one"):
         Latest(path, "users", to)
     publish(path, rng, 3, model)
     assert latest(spark, path, "users", to, archive=files).messages == 53

@@ -64,10 +64,11 @@ def consume(store: Any, database: Database, flags: Any, begun: threading.Barrier
             try:
                 with batch as cursor:
                     for message in batch:
-                        database.insert(cursor, message.value.decode())
+                        value = message.value or b""
+                        database.insert(cursor, value.decode())
                         if not until_empty:
                             time.sleep(chance.choice((0, 0, 0.0005, 0.002)))
-                        if is_poison(message.value):
+                        if is_poison(value):
                             raise ValueError("poison")
             except ValueError:
                 pass
@@ -92,7 +93,10 @@ def relay(store: Any, database: Database, flags: Any, begun: threading.Barrier, 
 
 
 def work(address: str, effects: str, outbox: str, flags: Any, *, until_empty: bool) -> None:
-    begun = threading.Barrier(2, action=lambda: os.write(1, b"ready\n"))
+    def tell() -> None:
+        os.write(1, b"ready\n")
+
+    begun = threading.Barrier(2, action=tell)
     failed: list[BaseException] = []
 
     def run_relay() -> None:
@@ -128,7 +132,7 @@ def main() -> None:
                 code = 0
             finally:
                 if code:
-                    sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+                    sys.excepthook(*sys.exc_info())
                 os._exit(code)
         os.write(1, b"pid %d\n" % pid)
 

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client.address import parse_address
-from penstock.client.store import RemoteStore
-from penstock.server.running import RunningServer
-from penstock.store.store import Store
-from tests.conformance.backends import SETTINGS
 from tests.database.databases import Database, connect, make_effects
 from tests.database.postgres import PostgresServer
+from tests.faces import open_face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock.client.store import RemoteStore
+    from penstock.store.store import Store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -77,10 +76,5 @@ def _new_database(server: PostgresServer) -> Database:
 
 @pytest.fixture(params=["path", "url"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store | RemoteStore]:
-    own = Store.open(tmp_path / "store", settings=SETTINGS)
-    if request.param == "path":
-        with own:
-            yield own
-    else:
-        with own, RunningServer(own) as server, RemoteStore(parse_address(server.address)) as remote:
-            yield remote
+    with open_face(tmp_path, served=request.param == "url") as found:
+        yield found

@@ -22,6 +22,7 @@ from penstock.errors import BadArgument
 from penstock.server.running import RunningServer
 from penstock.store.store import Store
 from tests.conformance.backends import SETTINGS
+from tests.faces import open_face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +55,8 @@ def tracing() -> Tracing:
 
 @pytest.fixture(params=["embedded", "server"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    own = Store.open(tmp_path / "store", settings=SETTINGS)
-    if request.param == "embedded":
-        with own:
-            yield own
-    else:
-        with own, RunningServer(own) as server, RemoteStore(parse_address(server.address)) as remote:
-            yield remote
+    with open_face(tmp_path, served=request.param == "server") as found:
+        yield found
 
 
 def id_of(span: Any) -> int:
@@ -234,13 +230,8 @@ def test_asyncio_is_traced_in_the_same_way(tmp_path: Path, tracing: Tracing, ser
         await store.publish(ORDERS, b"6")
         assert len(tracing.spans("publish")) == 3
 
-    own = Store.open(tmp_path / "store", settings=SETTINGS)
-    with own:
-        if served:
-            with RunningServer(own) as server, RemoteStore(parse_address(server.address)) as remote:
-                asyncio.run(run(AsyncRemoteStore(remote)))
-        else:
-            asyncio.run(run(AsyncStore(own)))
+    with open_face(tmp_path, served=served) as store:
+        asyncio.run(run(AsyncRemoteStore(store) if isinstance(store, RemoteStore) else AsyncStore(store)))
 
 
 def test_a_trace_goes_over_a_server_from_one_client_to_another(tmp_path: Path, tracing: Tracing) -> None:

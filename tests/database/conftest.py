@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client.address import parse_address
-from penstock.client.store import RemoteStore
-from penstock.server.running import RunningServer
-from penstock.store.store import Store
-from tests.conformance.backends import SETTINGS
 from tests.database.databases import Database, connect, make_effects
 from tests.database.postgres import PostgresServer
+from tests.faces import open_face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_numbers = itertools.count()
+    from penstock.client.store import RemoteStore
+    from penstock.store.store import Store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,19 +63,18 @@ def postgres(postgres_server: PostgresServer) -> Iterator[Database]:
 
 
 def _new_database(server: PostgresServer) -> Database:
-    name = f"test_{next(_numbers)}"
+    """Empty: one database is emptied again and again, since making one copies a thousand files."""
     with connect(server.address()) as connection:
-        connection.autocommit = True
-        connection.execute(f"CREATE DATABASE {name}")
-    return Database(server.address(name))
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = %s",
+            ("postgres",),
+        )
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return Database(server.address())
 
 
 @pytest.fixture(params=["path", "url"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store | RemoteStore]:
-    own = Store.open(tmp_path / "store", settings=SETTINGS)
-    if request.param == "path":
-        with own:
-            yield own
-    else:
-        with own, RunningServer(own) as server, RemoteStore(parse_address(server.address)) as remote:
-            yield remote
+    with open_face(tmp_path, served=request.param == "url") as found:
+        yield found

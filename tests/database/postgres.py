@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import tempfile
 
+from tests.database.databases import memory_folder
+
 
 class PostgresServer:
     """Started when it is made; reached through a Unix socket in its folder. It does not fsync: nothing here kills the server."""
@@ -19,7 +21,7 @@ class PostgresServer:
         self._programs = programs[-1]
         # It refuses to run as root.
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-        self.folder = tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp")
+        self.folder = tempfile.mkdtemp(prefix="penstock-pg-", dir=memory_folder("/tmp"))
         if os.geteuid() == 0:
             shutil.chown(self.folder, self._user)
         data = os.path.join(self.folder, "data")

@@ -1,4 +1,4 @@
-"""Consumers and relays that are killed at random: effects exactly once, and messages exactly once in their topic."""
+"""A consumer and a relay that are killed at random: effects exactly once, and messages exactly once in their topic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -17,26 +18,35 @@ from penstock import database as databases
 from penstock.server.running import RunningServer
 from penstock.store.store import Store
 from tests.conformance.backends import SETTINGS
-from tests.database.worker import GROUP, TOPIC, is_poison
+from tests.database.databases import Database, make_effects, memory_folder
+from tests.database.worker import CONSUMER, GROUP, RELAY, RELAYED, TOPIC, is_poison
 
 if TYPE_CHECKING:
     import random
-
-    from tests.database.databases import Database
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
+MESSAGES_EACH = 6
+"""So many messages are there to consume for each kill."""
+
+
+def is_delayed(number: int) -> bool:
+    return number % 10 == 3
 
 
 class Forker:
     """See `tests.database.worker`."""
 
-    def __init__(self, role: str, store: str, database: Database) -> None:
-        command = [sys.executable, "-m", "tests.database.worker", role, store, database.address]
+    def __init__(self, store: str, effects: Database, outbox: Database, flags: Path) -> None:
+        flags.write_bytes(bytes(2))
+        self._flags = flags
+        command = [sys.executable, "-m", "tests.database.worker", store, effects.address, outbox.address, str(flags)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def fork(self, line: str = "work") -> int:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        with open(self._flags, "r+b") as file:
+            file.write(bytes(2))
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return int(self._line("pid").split()[1])
@@ -48,16 +58,24 @@ class Forker:
             assert line, "the process that forks has ended"
         return line
 
-    def kill(self, rng: random.Random) -> None:
-        """Fork one and kill it: mostly while it works, sometimes while it opens its store and its database."""
+    def kill(self, rng: random.Random) -> bytes:
+        """
+        Fork one and kill it: mostly while it works, sometimes while it opens its store and its databases.
+
+        Returns, for the consumer and for the relay, whether it was in the middle of work.
+        """
         pid = self.fork()
-        if rng.random() < 0.85:
+        if rng.random() < 0.9:
             self._line("ready")
-            time.sleep(rng.uniform(0, 0.06))
+            end = time.monotonic() + 0.1
+            while self._flags.read_bytes() != b"\1\1" and time.monotonic() < end:
+                time.sleep(0.0005)
+            time.sleep(rng.uniform(0, 0.015))
         else:
-            time.sleep(rng.uniform(0, 0.06))
+            time.sleep(rng.uniform(0, 0.04))
         os.kill(pid, signal.SIGKILL)
         _wait(pid)
+        return self._flags.read_bytes()
 
     def work_to_the_end(self) -> None:
         _wait(self.fork("all"))
@@ -92,6 +110,7 @@ class Place:
         self._server = RunningServer(self._store) if served else None
         self.address = folder if self._server is None else self._server.address
         self._store.create_topic(TOPIC, partitions=2)
+        self._store.create_topic(RELAYED, partitions=2)
 
     def hand_over(self) -> None:
         """Nobody here needs the store for now."""
@@ -110,48 +129,54 @@ class Place:
         self._store.close()
 
 
-def check_consumers(place: Place, database: Database, rng: random.Random, kills: int) -> None:
-    values = [str(number) for number in range(kills * 12)]
-    place.store.publish_many(TOPIC, [value.encode() for value in values], keys=[f"k{int(value) % 7}" for value in values])
-    place.hand_over()
-    with Forker("consumer", place.address, database) as forker:
-        for _ in range(kills):
-            forker.kill(rng)
-        before = len(database.effects())
-        forker.work_to_the_end()
+class Writer:
+    """Writes to the outbox, and knows what was committed."""
+
+    def __init__(self, database: Database, rng: random.Random) -> None:
+        self._connection = database.connect()
+        self._rng = rng
+        self._number = 0
+        self.committed: list[str] = []
+        databases.outbox.create(self._connection)
+
+    def write(self) -> None:
+        for _ in range(6):
+            here = []
+            for _ in range(self._rng.randint(1, 5)):
+                databases.outbox.publish(self._connection, RELAYED, str(self._number).encode(), key=f"k{self._number % 7}")
+                here.append(str(self._number))
+                self._number += 1
+            if self._rng.random() < 0.8:
+                self._connection.commit()
+                self.committed += here
+            else:
+                self._connection.rollback()
+
+
+def publish(store: Store, count: int) -> list[str]:
+    """Some of them are overtaken by others."""
+    numbers = range(count)
+    store.publish_many(
+        TOPIC, [str(number).encode() for number in numbers], keys=[f"k{number % 7}" for number in numbers],
+        delays=[0.5 if is_delayed(number) else None for number in numbers],
+    )  # fmt: skip
+    return [str(number) for number in numbers]
+
+
+def check_consumer(place: Place, database: Database, values: list[str]) -> None:
     effects = database.effects()
     dead = [(letter.value or b"").decode() for letter in place.store.dead_letters(TOPIC)]
     assert sorted(effects + dead, key=int) == values, "each had its effect or is a dead letter, once"
     assert {value for value in values if is_poison(value.encode())} <= set(dead)
     for key in range(7):
-        own = [int(value) for value in effects if int(value) % 7 == key]
+        own = [int(value) for value in effects if int(value) % 7 == key and not is_delayed(int(value))]
         assert own == sorted(own), "in order"
-    assert kills < 50 or before > 0, "the killed ones did some of the work"
-    assert sum(one.offset for one in databases.positions(database.connect(), TOPIC, GROUP).values()) == len(values)
+    found = databases.positions(database.connect(), TOPIC, GROUP).values()
+    assert sum(one.offset for one in found) == len(values)
 
 
-def check_relays(place: Place, database: Database, rng: random.Random, kills: int) -> None:
-    place.hand_over()
-    connection = database.connect()
-    databases.outbox.create(connection)
-    committed: list[str] = []
-    number = 0
-    with Forker("relay", place.address, database) as forker:
-        for _ in range(kills):
-            for _ in range(rng.randint(1, 4)):
-                here = []
-                for _ in range(rng.randint(1, 5)):
-                    databases.outbox.publish(connection, TOPIC, str(number).encode(), key=f"k{number % 7}")
-                    here.append(str(number))
-                    number += 1
-                if rng.random() < 0.8:
-                    connection.commit()
-                    committed += here
-                else:
-                    connection.rollback()
-            forker.kill(rng)
-        forker.work_to_the_end()
-    found = [(message.value or b"").decode() for message in place.store.read(TOPIC)]
+def check_relay(place: Place, database: Database, committed: list[str]) -> None:
+    found = [(message.value or b"").decode() for message in place.store.read(RELAYED)]
     assert sorted(found, key=int) == committed, "each exactly once, and nothing that was rolled back"
     for key in range(7):
         own = [int(value) for value in found if int(value) % 7 == key]
@@ -159,24 +184,62 @@ def check_relays(place: Place, database: Database, rng: random.Random, kills: in
     assert database.run("SELECT COUNT(*) FROM penstock_outbox")[0][0] == 0
 
 
-CHECKS = {"consumers": check_consumers, "relays": check_relays}
+def check(effects: Database, outbox: Database, folder: Path, rng: random.Random, kills: int, *, served: bool) -> None:
+    """Kill until each of the two was in the middle of work so many times."""
+    place = Place(str(folder / "store"), served=served)
+    try:
+        values = publish(place.store, kills * MESSAGES_EACH)
+        place.hand_over()
+        writer = Writer(outbox, rng)
+        counts = [0, 0]
+        rounds = 0
+        with Forker(place.address, effects, outbox, folder / "flags") as forker:
+            while min(counts) < kills:
+                writer.write()
+                for helper, was_at_work in enumerate(forker.kill(rng)):
+                    counts[helper] += was_at_work
+                rounds += 1
+                assert rounds < 5 * kills + 20, f"too seldom at work: {counts}"
+            done = len(effects.effects())
+            forker.work_to_the_end()
+        print(
+            f"{rounds} kills, in the work of the consumer {counts[CONSUMER]}, of the relay {counts[RELAY]}; {done} effects before"
+        )
+        check_consumer(place, effects, values)
+        check_relay(place, outbox, writer.committed)
+        assert kills < 50 or 0 < done < len(values), "they were killed in the work, and did some of it"
+    finally:
+        place.close()
+        effects.close()
+        outbox.close()
 
 
-@pytest.mark.parametrize("what", CHECKS)
-def test_a_few_kills(what: str, sqlite: Database, tmp_path: Path, rng: random.Random) -> None:
-    _check(what, sqlite, str(tmp_path / "store"), rng, 5, served=False)
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """For the store and the databases of SQLite."""
+    with tempfile.TemporaryDirectory(prefix="penstock-kills-", dir=memory_folder(str(tmp_path))) as made:
+        yield Path(made)
+
+
+def sqlite_of(folder: Path) -> tuple[Database, Database]:
+    """For the effects and for the outbox: SQLite has one writer at a time."""
+    effects = Database(str(folder / "effects.sqlite"))
+    make_effects(effects)
+    return effects, Database(str(folder / "outbox.sqlite"))
+
+
+def test_a_few_kills(folder: Path, rng: random.Random) -> None:
+    check(*sqlite_of(folder), folder, rng, 4, served=False)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", CHECKS)
-def test_fifty_kills_of_each_with_each_database(what: str, database: Database, tmp_path: Path, rng: random.Random) -> None:
-    """With SQLite the killed process owns the store too; with PostgreSQL the store is on a server."""
-    _check(what, database, str(tmp_path / "store"), rng, 50, served=not database.is_sqlite)
+def test_a_hundred_kills_of_each_helper_with_sqlite(folder: Path, rng: random.Random) -> None:
+    """The killed process owns the store too."""
+    check(*sqlite_of(folder), folder, rng, 100, served=False)
 
 
-def _check(what: str, database: Database, folder: str, rng: random.Random, kills: int, *, served: bool) -> None:
-    place = Place(folder, served=served)
-    try:
-        CHECKS[what](place, database, rng, kills)
-    finally:
-        place.close()
+@pytest.mark.long
+@pytest.mark.xdist_group("postgres")
+def test_a_hundred_kills_of_each_helper_with_postgres(postgres: Database, folder: Path, rng: random.Random) -> None:
+    """The store is on a server that lives on."""
+    check(postgres, postgres, folder, rng, 100, served=True)

@@ -1,17 +1,21 @@
 """
 A process that forks the processes which the tests kill: forking is cheap, and starting Python is not.
 
-`python -m tests.database.worker ROLE STORE DATABASE`: for each line that it reads it forks a child that works until it is killed, or with
-the line ``all`` until there is nothing left to do, and writes the child's pid; the child writes when it begins to work. ROLE is consumer or
-relay, STORE a URL or the folder of a store that the child owns.
+`python -m tests.database.worker STORE EFFECTS OUTBOX FLAGS`: for each line that it reads it forks a child that works until it is killed, or
+with the line ``all`` until there is nothing left to do, and writes the child's pid. A child has a consumer and a relay at work at once,
+each in its thread; when both have begun it writes that it is ready. STORE is a URL or the folder of a store that the child owns, EFFECTS
+and OUTBOX are the databases. FLAGS is a file that tells, also after the child was killed, which of the two was in the middle of work.
 """
 
 from __future__ import annotations
 
+import gc
+import mmap
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -22,9 +26,11 @@ from penstock.store.store import Store
 from tests.conformance.backends import SETTINGS
 from tests.database.databases import Database
 
-TOPIC, GROUP = "orders", "billing"
+TOPIC, GROUP, RELAYED = "orders", "billing", "payments"
 POISON_EVERY = 41
 MAX_DELIVERIES = 2
+CONSUMER, RELAY = 0, 1
+"""Where each has its flag: 1 from the moment that it has messages in its hands until their transactions are done."""
 
 
 def is_poison(value: bytes) -> bool:
@@ -37,20 +43,20 @@ def open_store(address: str) -> Any:
     return Store.open(address, settings=SETTINGS)
 
 
-def consume(store: Any, database: Database, *, until_empty: bool) -> None:
+def consume(store: Any, database: Database, flags: Any, begun: threading.Barrier, *, until_empty: bool) -> None:
     chance = random.Random(os.getpid())
-
-    def handle(cursor: Any, message: Any) -> None:
-        database.insert(cursor, message.value.decode())
-        time.sleep(chance.choice((0, 0, 0.0005, 0.002)))
-        if is_poison(message.value):
-            raise ValueError("poison")
-
     with databases.consumer(
         store, TOPIC, GROUP, connection=database.connect, batch_messages=5, max_deliveries=MAX_DELIVERIES, backoff=0.001,
         backoff_max=0.002,
     ) as consumer:  # fmt: skip
-        os.write(1, b"ready\n")
+        put_in_line = consumer._put_in_line
+
+        def observed(found: Any) -> None:
+            flags[CONSUMER] = int(bool(found))
+            put_in_line(found)
+
+        consumer._put_in_line = observed  # type: ignore[method-assign]
+        begun.wait()
         while True:
             batch = consumer.get(0.3 if until_empty else None)
             if batch is None:
@@ -58,35 +64,75 @@ def consume(store: Any, database: Database, *, until_empty: bool) -> None:
             try:
                 with batch as cursor:
                     for message in batch:
-                        handle(cursor, message)
+                        value = message.value or b""
+                        database.insert(cursor, value.decode())
+                        if not until_empty:
+                            time.sleep(chance.choice((0, 0, 0.0005, 0.002)))
+                        if is_poison(value):
+                            raise ValueError("poison")
             except ValueError:
                 pass
+            flags[CONSUMER] = int(bool(consumer._waiting))
 
 
-def relay(store: Any, database: Database, *, until_empty: bool) -> None:
+def relay(store: Any, database: Database, flags: Any, begun: threading.Barrier, *, until_empty: bool) -> None:
     with databases.relay(store, connection=database.connect, batch_messages=4, poll=0.002) as running:
-        os.write(1, b"ready\n")
+        take = running._take
+
+        def observed(dialect: Any) -> Any:
+            batch = take(dialect)  # deletes the batch before, and has given this one its number
+            flags[RELAY] = int(batch is not None)
+            return batch
+
+        running._take = observed  # type: ignore[method-assign]
+        begun.wait()
         if until_empty:
             running.run_once()
         else:
             running.run()
 
 
+def work(address: str, effects: str, outbox: str, flags: Any, *, until_empty: bool) -> None:
+    def tell() -> None:
+        os.write(1, b"ready\n")
+
+    begun = threading.Barrier(2, action=tell)
+    failed: list[BaseException] = []
+
+    def run_relay() -> None:
+        try:
+            relay(store, Database(outbox), flags, begun, until_empty=until_empty)
+        except BaseException as error:
+            failed.append(error)
+            begun.abort()
+            raise
+
+    with open_store(address) as store:
+        thread = threading.Thread(target=run_relay)
+        thread.start()
+        consume(store, Database(effects), flags, begun, until_empty=until_empty)
+        thread.join()
+    assert not failed
+
+
 def main() -> None:
-    role, address, place = sys.argv[1:]
+    address, effects, outbox, path = sys.argv[1:]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    if not place.startswith("/"):
+    if not effects.startswith("/"):
         import psycopg  # noqa: F401 - once, and not in each child
+    with open(path, "r+b") as file:
+        flags = mmap.mmap(file.fileno(), 0)
+    gc.freeze()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                with open_store(address) as store:
-                    work = consume if role == "consumer" else relay
-                    work(store, Database(place), until_empty=line.strip() == "all")
+                work(address, effects, outbox, flags, until_empty=line.strip() == "all")
                 code = 0
             finally:
+                if code:
+                    sys.excepthook(*sys.exc_info())
                 os._exit(code)
         os.write(1, b"pid %d\n" % pid)
 

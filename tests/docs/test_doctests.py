@@ -29,7 +29,7 @@ def test_a_page_to_type_along_has_code(page: str) -> None:
     "name",
     [
         "async_queue", "database_consumer", "dead_letters", "deduplication", "demo", "metrics", "ordered", "outbox", "producer_consumer",
-        "queue_face", "replay", "simple", "transactions", "workers",
+        "queue_face", "replay", "simple", "tracing", "transactions", "workers",
     ],
 )  # fmt: skip
 def test_each_feature_has_an_example(name: str) -> None:

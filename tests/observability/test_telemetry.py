@@ -48,7 +48,7 @@ def test_a_trace_goes_from_publishing_to_processing(store: Any) -> None:
             with telemetry.process(consumer.get(5), tracer_provider=tracing.provider) as message:
                 assert message.headers["traceparent"]
         assert consumer.backlog() == (0, 0), "acked"
-    one, many, *processed = tracing.spans()
+    one, many, *processed = [span for span in tracing.spans() if span.name != "receive orders"]
     assert [one.name, many.name, processed[0].name] == ["publish orders", "publish orders", "process orders"]
     assert (one.kind, processed[0].kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     assert [span.parent.span_id for span in processed] == [one.context.span_id, many.context.span_id, many.context.span_id]
@@ -76,7 +76,7 @@ def test_what_fails_is_noted_and_goes_on(store: Any) -> None:
         with pytest.raises(ZeroDivisionError), telemetry.process(consumer.get(5), tracer_provider=tracing.provider):
             _ = 1 / 0
         assert consumer.get(5).attempt == 2
-    refused, _, failed = tracing.spans()
+    refused, failed = [span for span in tracing.spans() if "error.type" in span.attributes]
     assert refused.attributes["error.type"] == "BadName"
     assert failed.attributes["error.type"] == "ZeroDivisionError"
 

@@ -28,15 +28,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_one_of, check_wait, check_whole_number
 from penstock.database.batch import Batch
 from penstock.database.dialect import Source, Transaction, is_database_error
 from penstock.database.following import Following, Passed
+from penstock.database.helper import Helper
 from penstock.database.positions import TABLE, Position, Positions
 from penstock.errors import Closed, LeaseExpired, PenstockError, PositionLost, TakenOver, UsageError
 from penstock.groups.dead_letters import reason_text
@@ -93,7 +93,7 @@ def consumer(
     )  # fmt: skip
 
 
-class DatabaseConsumer:
+class DatabaseConsumer(Helper):
     """
     Iterates over batches of messages; each is handled in one transaction, and has its effect exactly once. Made by `consumer`.
 
@@ -107,9 +107,9 @@ class DatabaseConsumer:
         self._batch_messages = check_whole_number("batch_messages", batch_messages, 1, reading.OFFSET_MAX)
         self._max_deliveries = check_whole_number("max_deliveries", max_deliveries, 0, 1_000_000)
         self._reset = check_one_of("reset", reset, ("fail", "earliest"))
+        super().__init__(source)
         self.topic = topic
         self.group = group
-        self._source = source
         self._positions = Positions(topic, group, table)
         self._following = Following(store, topic, group, self._positions, reset=self._reset, start=start)
         self._waiting: deque[list[Delivery]] = deque()
@@ -121,7 +121,6 @@ class DatabaseConsumer:
         self._look_at_s = 0.0
         """When to look next whether the group is past something, by the monotonic clock."""
         self._open: _Open | None = None
-        self._stopping = threading.Event()
         try:
             self._positions.create(source.dialect)
             self._following.check_all(source.dialect)
@@ -464,7 +463,7 @@ class DatabaseConsumer:
 
     def stop(self) -> None:
         """Let iterating and `run` end after the batch that they are at. Any thread, or a signal handler, may call it."""
-        self._stopping.set()
+        super().stop()
         self._consumer.close()
 
     @property
@@ -479,13 +478,7 @@ class DatabaseConsumer:
         if opened is not None:
             opened.dialect.rollback()
         self._consumer.close()
-        self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        super().close()
 
     def __repr__(self) -> str:
         return f"<DatabaseConsumer of {self.topic} in {self.group}{', closed' if self.closed else ''}>"

@@ -20,13 +20,13 @@ is nothing below an id: a batch is the lowest ids that can be seen and have no n
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.arguments import check_seconds, check_whole_number
 from penstock.database import schema
 from penstock.database.dialect import Source, Transaction, is_database_error
+from penstock.database.helper import Helper
 from penstock.database.outbox import TABLE, VERSION, Outbox, decode_headers
 from penstock.errors import TakenOver, TopicNotFound, Unavailable, UsageError
 from penstock.log_events import event
@@ -87,19 +87,18 @@ def relay(
     return Relay(store, Source(connection), Outbox(outbox) if isinstance(outbox, str) else outbox, batch_messages, poll)
 
 
-class Relay:
+class Relay(Helper):
     """Publishes what is in an outbox, exactly once, and in order for each key. Made by `relay`; for one thread."""
 
     def __init__(self, store: Any, source: Source, outbox: Outbox, batch_messages: int, poll: Any) -> None:
         self._batch_messages = check_whole_number("batch_messages", batch_messages, 1, 10_000)
         self._poll_s = check_seconds("poll", poll, 0.001, 86_400)
+        super().__init__(source)
         self._store = store
-        self._source = source
         self._outbox = outbox
         self._me = uuid.uuid4().hex
         self._published: int | None = None
         """The batch that the store has, and whose rows are to be deleted."""
-        self._stopping = threading.Event()
         try:
             dialect = source.dialect
             schema.create(dialect, outbox.table, VERSION, outbox.statements(dialect))
@@ -265,20 +264,6 @@ class Relay:
                 pause_s = PAUSE_SECONDS
                 _log.warning("the database does not answer, trying again in %g s: %s", pause_s, error)
             self._stopping.wait(pause_s)
-
-    def stop(self) -> None:
-        """Let `run` end after the batch that it is at. Any thread, or a signal handler, may call it."""
-        self._stopping.set()
-
-    def close(self) -> None:
-        """Close the connection, if the relay opened it."""
-        self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Relay of {self._outbox.table}>"

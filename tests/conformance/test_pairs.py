@@ -7,13 +7,14 @@ longer, all pairs are told in a few stories of several features, chosen so that 
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.backends import Backend, MemoryBackend, SimulatedBackend, skip_unless
+from tests.conformance.backends import BACKENDS, Backend, MemoryBackend, SimulatedBackend, skip_unless
 from tests.conformance.features import FEATURES
 from tests.conformance.stories import Feature, Story
 
@@ -101,9 +102,8 @@ def tell(backend: Backend, names: Sequence[str]) -> Story:
 
 def tell_quickly(quick: type[Backend], names: Sequence[str]) -> None:
     """The same on a backend that needs no folder."""
-    backend = quick(Path(), live=False)
-    tell(backend, names)
-    backend.close()
+    with closing(quick(Path(), live=False)) as backend:
+        tell(backend, names)
 
 
 QUICK: tuple[type[Backend], ...] = (MemoryBackend, SimulatedBackend)
@@ -117,9 +117,12 @@ TOLD_ALONE = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_alone(backend: Backend, name: str) -> None:
-    story = tell(backend, [name])
-    story.features[0].alone(story)
+@pytest.mark.parametrize("backend_type", BACKENDS, ids=lambda backend: backend.name)
+def test_alone(backend_type: type[Backend], tmp_path: Path, name: str) -> None:
+    """Over asyncio, HTTP and gRPC each is in stories of several."""
+    with closing(backend_type(tmp_path, live=False)) as backend:
+        story = tell(backend, [name])
+        story.features[0].alone(story)
 
 
 @pytest.mark.parametrize(("quick", "pair"), TOLD_ALONE)

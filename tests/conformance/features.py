@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.conformance.helpers import stored
-from tests.conformance.stories import PRIORITIES, Feature, Story, Told, Wanted
+from tests.conformance.stories import Feature, Story
+from tests.conformance.story_model import PRIORITIES, Told, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -274,7 +275,7 @@ class _Retention(Feature):
         gone = story.removed()
         assert [told.offset for told in gone] == before[: len(gone)]
         if "retention_bytes_hard" not in story.topic:
-            assert all(story.has_finished(told) for told in gone), gone
+            assert all(story.may_go(told) for told in gone), gone
 
     def alone(self, story: Story) -> None:
         assert story.model.gone
@@ -293,6 +294,13 @@ class RetentionByBytes(_Retention):
 class RetentionByCount(_Retention):
     name = "retention by count"
     topic = {"retention_messages": 3, "segment_messages": 2}
+
+
+class RetainAlways(Feature):
+    """What the group has not finished may go as well."""
+
+    name = "groups that are not asked"
+    topic = {"retain": "always"}
 
 
 class HardLimit(_Retention):
@@ -316,7 +324,7 @@ class Vacuum(Feature):
         story.store.flush()
         story.store.vacuum("t")
         gone = story.removed()
-        assert all(story.has_finished(told) for told in gone), gone
+        assert all(story.may_go(told) for told in gone), gone
 
     def alone(self, story: Story) -> None:
         assert {0, 2, 3} <= story.model.gone
@@ -346,7 +354,7 @@ class Compaction(Feature):
         story.store.flush()
         story.store.compact("t")
         for told in story.removed():
-            assert story.has_finished(told), told
+            assert story.may_go(told), told
             assert latest[told.wanted.key].offset > told.offset or told.wanted.value is None, told
 
     def alone(self, story: Story) -> None:
@@ -378,5 +386,5 @@ class DeleteTopic(Feature):
 FEATURES: tuple[type[Feature], ...] = (
     Headers, Delay, Ttl, TopicTtl, ExpiredToDeadLetters, Priority, Aging, DedupKey, Tombstones, Compression, PublishCompression,
     SmallSegments, Restart, Kill, Ordered, Nack, Seek, Many, Transactions, DeadLetters, Replay, DeadLetterRetention, RetentionByAge,
-    RetentionByBytes, RetentionByCount, HardLimit, Vacuum, Compaction, DeleteTopic,
+    RetentionByBytes, RetentionByCount, RetainAlways, HardLimit, Vacuum, Compaction, DeleteTopic,
 )  # fmt: skip

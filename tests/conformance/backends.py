@@ -151,6 +151,26 @@ class DirectoryBackend(Backend):
         return penstock.Queue(str(self.folder / "queue"), **options)
 
 
+class SimulatedBackend(Backend):
+    """A folder on a disk in memory: as a directory, and much quicker, for tests that are many. In no list below."""
+
+    name = "simulated"
+    keeps_data = True
+
+    def __init__(self, folder: Path, *, live: bool) -> None:
+        super().__init__(folder, live=live)
+        self.files = SimulatedFileSystem()
+
+    def open(self, **settings: Any) -> Store:
+        store = open_simulated(self.files, self.fake_clock, **settings)
+        self._opened.append(store)
+        return store
+
+    def kill(self, **settings: Any) -> Store:
+        self.files = self.files.kill()
+        return self.open(**settings)
+
+
 class ServerBackend(DirectoryBackend):
     """A store in a folder that a server in this process serves, through its client."""
 

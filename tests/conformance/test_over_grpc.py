@@ -25,6 +25,10 @@ NOT_OVER_GRPC = {
     "test_fetching_is_not_delivering_however_often_members_come_and_go": "a thousand streams take too long",
     "test_keys_over_the_limit_are_forgotten_oldest_first": "a hundred thousand publishes take too long",
     "test_a_list_may_be_acked_in_any_order": "many examples, of what the engine does",
+    "test_a_pair": "told on quick backends only",
+    "test_alone": "each feature is in stories of several",
+    "test_any_features_at_once": "told on quick backends only",
+    "test_every_feature_is_in_pairs_with_every_other_or_there_is_a_reason": "about the tests",
 }
 """Tests that are left out, and why."""
 

@@ -8,10 +8,12 @@ from tests.conformance import (
     test_dead_letter_attributes,
     test_dead_letters,
     test_deduplication,
+    test_features_together,
     test_groups,
     test_leases,
     test_options,
     test_ordered_groups,
+    test_pairs,
     test_publishing,
     test_reading,
     test_recording,
@@ -23,6 +25,7 @@ __all__ = ["backend_type"]
 pytestmark = pytest.mark.long
 MODULES = (
     test_dead_letter_attributes,
+    test_features_together, test_pairs,
     test_dead_letters, test_deduplication, test_groups, test_leases, test_options, test_ordered_groups, test_publishing, test_reading,
     test_recording, test_topics,
 )  # fmt: skip

@@ -47,7 +47,13 @@ class Intake:
                 self._take_in_fresh(cursor, lanes, member, now_us)
         finally:
             lanes.fire(now_us, cursor.open)
-            lanes.sort(cursor.ready)
+            if lanes.is_indexed:
+                lanes.sort(cursor.ready)
+            else:
+                # Of the rest nobody knows yet how urgent it is, nor whether it is due: it stays until it can be read.
+                known = cursor.ready & _range(0, lanes.indexed_end)
+                cursor.ready -= known
+                lanes.sort(known)
             lanes.advance(now_us)
             lanes.prune(cursor.open)
             self._book.delay(cursor, now, now_us)
@@ -56,6 +62,7 @@ class Intake:
         """After a restart, or a seek: learn where each open message belongs, and whether it is due."""
         at = cursor.open.min() if cursor.open else cursor.scan
         while at < cursor.scan:
+            lanes.indexed_end = at
             batches = cursor.log.read(at, READ_BYTES)
             for batch in batches:
                 among = _range(batch.first_offset, batch.end_offset) & cursor.open

@@ -47,7 +47,7 @@ class Lanes:
 
     __slots__ = (
         "_index", "_late_index", "_late_once", "_late_since", "_lately", "_marks", "_once", "_prune_at", "_turn", "_twice",
-        "_waiting", "age_us", "delays", "is_indexed",
+        "_waiting", "age_us", "delays", "indexed_end", "is_indexed",
     )  # fmt: skip
 
     def __init__(self, age_us: int) -> None:
@@ -55,6 +55,8 @@ class Lanes:
         """How long a message waits until it is served as one lane higher; 0: for ever."""
         self.is_indexed = False
         """Whether the index has all open offsets; it does not after a restart."""
+        self.indexed_end = 0
+        """Until then: it has those below this one."""
         self._index = (BitMap64(), BitMap64(), BitMap64())
         """By lane, which offsets belong there; nothing is kept for the low ones."""
         self._prune_at = _PRUNE_FROM

@@ -326,7 +326,8 @@ class Leasing:
         if begin < at:
             self._add_lot(member, cursor, batch, begin, at, mortal_us)
         if batch.header.offset_span == len(batch):
-            cursor.lease_range(cursor.scan, batch.first_offset + at)
+            # From the batch on: before it compaction may have left a hole, and what is not there cannot be finished.
+            cursor.lease_range(batch.first_offset + index, batch.first_offset + at)
         else:
             cursor.open |= BitMap64([batch.offset(one) for one in range(index, at)])
         cursor.scan = batch.end_offset if at == len(batch) else batch.offset(at)

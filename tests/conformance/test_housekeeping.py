@@ -217,6 +217,36 @@ def test_the_time_of_an_idle_group_goes_on_over_a_restart(lasting: Backend) -> N
     assert store.retain("t").segments > 0
 
 
+def test_a_group_that_is_only_sought_is_in_use(store: Store, backend: Backend) -> None:
+    """As the archive of Spark does after each batch, without ever having a consumer; it counts from the last time."""
+    store.create_topic("t", segment_bytes=1_000, retention_age=1.0, group_expiry=30 * DAY)
+    store.subscribe("t", "archive").close()
+    for _ in range(3):
+        _fill(store, 10)
+        backend.advance(20 * DAY)
+        store.seek("t", "archive", 0)
+        assert store.retain("t").segments == 0
+    backend.advance(31 * DAY)
+    assert store.retain("t").segments > 0
+
+
+def test_a_seek_counts_as_use_over_a_restart_once(lasting: Backend) -> None:
+    """Whoever sought it just before the store was opened anew is not forgotten; its time goes on over the next ones."""
+    store = lasting.open()
+    store.create_topic("t", segment_bytes=1_000, retention_age=1.0, group_expiry=30 * DAY)
+    store.subscribe("t", "archive").close()
+    _fill(store, 30)
+    lasting.advance(29 * DAY)
+    store.seek("t", "archive", 0)
+    store = lasting.reopen()
+    lasting.advance(20 * DAY)
+    assert store.retain("t").segments == 0
+    store = lasting.reopen()
+    lasting.advance(20 * DAY)
+    store = lasting.reopen()
+    assert store.retain("t").segments > 0
+
+
 # -- deleting topics ------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,49 @@ def test_a_function_that_fails_is_called_again_and_then_gives_up(live_store: Sto
     assert letter.headers["x-dlq-reason"] == b"ValueError: cannot do that"
 
 
+class Unprintable(Exception):
+    """One that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("a broken __str__")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (SystemExit(1), b"RuntimeError: the handler raised SystemExit: 1"),
+        (asyncio.CancelledError("by itself"), b"RuntimeError: the handler raised CancelledError: by itself"),
+        (Unprintable(), b"Unprintable, which cannot be shown"),
+    ],
+    ids=["exit", "cancelled", "unprintable"],
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["thread", "loop"])
+def test_whatever_a_handler_raises_is_a_failure_and_the_next_message_is_handled(
+    live_store: Store, failure: BaseException, reason: bytes, is_async: bool
+) -> None:
+    """Also what would end its thread, or its event loop, or cannot be printed."""
+    seen = Seen()
+    live_store.publish_many("t", numbered(3))
+
+    def handle(message: Any) -> None:
+        seen.add((message.value, message.attempt))
+        if message.value == b"0":
+            raise failure
+
+    async def handle_in_loop(message: Any) -> None:
+        handle(message)
+
+    live_store.worker("t", group="g", max_deliveries=2, backoff=0.01)(handle_in_loop if is_async else handle)
+    with running(live_store):
+        seen.wait_for(4)
+        assert until(lambda: len(live_store.dead_letters("t")))
+        live_store.publish("t", b"3")
+        seen.wait_for(5)
+    assert sorted(seen.values) == [(b"0", 1), (b"0", 2), (b"1", 1), (b"2", 1), (b"3", 1)]
+    (letter,) = live_store.dead_letters("t").list()
+    assert letter.headers["x-dlq-reason"] == reason
+
+
 def test_handlers_run_at_once_as_many_as_asked_for(live_store: Store) -> None:
     """Four of them meet at a barrier that one alone would never pass; a fifth is never there."""
     live_store.publish_many("t", numbered(12))

@@ -51,6 +51,8 @@ _LOST = "the connection was lost"
 class RemoteConsumer:
     """Takes messages of a group. Made by `RemoteStore.subscribe`. Safe to use from many threads. See `penstock.Consumer`."""
 
+    asks_a_server = True
+
     def __init__(
         self, connection: Connection, topic: str, group: str, options: dict[str, Any], forget: Callable[[RemoteConsumer], None],
         subscribed: tuple[Frame, int] | None = None,

@@ -47,7 +47,10 @@ def reason_text(reason: object) -> str:
     """The first line of a reason, cut to what a header may hold: a text, or an exception with its kind."""
     if reason is None:
         return ""
-    text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    try:
+        text = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not keep a message from being given back
+        text = f"{type(reason).__name__}, which cannot be shown"
     line = next(iter(text.splitlines()), "")
     return "".join([character if character.isprintable() else " " for character in line])[:REASON_CHARACTERS]
 

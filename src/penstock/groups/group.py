@@ -63,6 +63,8 @@ _log = logging.getLogger("penstock")
 
 EXTEND_MAX_S = 86_400.0
 DELAY_MAX_S = 3_650 * 86_400.0
+_OF_USERS = frozenset([ops.SOUGHT, ops.COMMITTED])
+"""Operations by which a group is used without a member."""
 CAREFUL_LEASES = 1_000
 """After the store was not closed in order, so many leases are durable before anything of them is handed out: whatever killed the last
 process may be among what comes first, and may do so again before the lease would have been noted."""
@@ -583,7 +585,7 @@ class Group:
             return cursor.scan, cursor.open.copy(), cursor.generation
 
     def last_seen_us(self) -> int:
-        """When it last had a member."""
+        """When it last had a member, or was moved by somebody who needs none, like the archive of Spark."""
         if self._book.members:
             self._seen_us = self._clock.now_us()
         return self._seen_us
@@ -618,11 +620,14 @@ class Group:
 
     # -- the journal ------------------------------------------------------------------------------------------------
 
-    def apply(self, operations: Sequence[ops.Operation]) -> None:
+    def apply(self, operations: Sequence[ops.Operation], *, of_snapshot: bool = False) -> None:
         """Carry out operations from the journal, just committed or replayed, as one: nobody sees some of them. Raises `Corrupt`."""
         with self.lock:
             for operation in operations:
                 self._apply(operation)
+            if not of_snapshot and any(operation.kind in _OF_USERS for operation in operations):
+                # While the journal is replayed it is not known when that was: as late as can be, which is when the store is open.
+                self._seen_us = 0 if self._clock is None else self._clock.now_us()
 
     def _apply(self, operation: ops.Operation) -> None:
         kind = operation.kind

@@ -130,13 +130,14 @@ class Groups:
     def replay(self, body: bytes) -> None:
         """See `Layer`."""
         together: list[ops.Operation] = []  # operations of one group that follow each other
+        of_snapshot = body is self._snapshot
         for operation in ops.operations(body):
             if together and (operation.group_id != together[0].group_id or operation.kind in _OF_THE_REGISTRY):
-                self._by_id[together[0].group_id].apply(together)
+                self._by_id[together[0].group_id].apply(together, of_snapshot=of_snapshot)
                 together = []
             if operation.kind == ops.NOTED:
                 end = ops.decode_number(operation)
-                if end <= self._taken and body is not self._snapshot:
+                if end <= self._taken and not of_snapshot:
                     return  # the snapshot has them already
                 self._taken = end
             elif operation.kind == ops.NEXT_ID:
@@ -153,7 +154,7 @@ class Groups:
                 else:
                     together.append(operation)
         if together:
-            self._by_id[together[0].group_id].apply(together)
+            self._by_id[together[0].group_id].apply(together, of_snapshot=of_snapshot)
 
     apply = replay
 

@@ -49,6 +49,8 @@ class Consumer:
     and ends when the consumer is closed.
     """
 
+    asks_a_server = False
+
     def __init__(self, group: Group, member: Member, groups: Groups, forget: Callable[[Consumer], None]) -> None:
         self._group = group
         self._member = member

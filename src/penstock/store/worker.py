@@ -2,7 +2,9 @@
 Workers: functions that handle messages, and the loop that runs them.
 
 Each worker has one consumer, and as many threads (or, for async functions, tasks) as its concurrency. A handler that returns acks, one
-that raises nacks. Stopping lets running handlers end, gives back what was not begun, and makes everything durable.
+that raises nacks, whatever it raises. A thread ends when its consumer is closed, and for nothing else: a server that is away, an exit in
+a handler or an exception that cannot be printed are logged, and the next message is taken. Stopping lets running handlers end, gives
+back what was not begun, and makes everything durable.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import logging
 import queue
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
+from penstock.groups.dead_letters import reason_text
 from penstock.log_events import event
 
 if TYPE_CHECKING:
@@ -28,10 +32,15 @@ CONCURRENCY_MAX = 10_000
 STOP_SECONDS = 15.0
 LOOK_SECONDS = 0.25
 RETRY_SECONDS = 0.2
+ASIDE_MAX = 8
+"""Threads in which async functions' messages are begun and ended where that means to wait for a server."""
 
 
 class TakesMessages(Protocol):
     """What a worker needs of a consumer: an embedded one, or one of a server."""
+
+    asks_a_server: bool
+    """Whether to begin and to end a message is a call over the network, which an event loop must not wait for."""
 
     @property
     def topic(self) -> str:
@@ -84,6 +93,7 @@ class Worker:
         self._is_async = inspect.iscoroutinefunction(function)
         self._consumers: list[TakesMessages] = []
         self._threads: list[threading.Thread] = []
+        self._aside: ThreadPoolExecutor | None = None
         self.handled = 0
         self.failed = 0
 
@@ -115,14 +125,13 @@ class Worker:
             while True:
                 try:
                     messages = self._take(consumer)
+                    if messages:
+                        self._handle(messages)
                 except Closed:
                     return
-                except PenstockError as error:
-                    _log.warning("a worker of %s cannot take messages, trying again: %s", consumer.topic, error)
+                except Exception as error:  # noqa: BLE001 - without this thread nobody handles any more
+                    _log_trouble(consumer.topic, error)
                     pause.wait(RETRY_SECONDS)
-                    continue
-                if messages:
-                    self._handle(messages)
 
         return run
 
@@ -133,6 +142,10 @@ class Worker:
                 message.__enter__()
             except LeaseExpired:
                 continue
+            except PenstockError as error:
+                # It is delivered again when its lease or its connection ends.
+                _log.warning("a message of %s cannot be begun: %s", message.topic, error)
+                continue
             begun.append(message)
         return begun
 
@@ -142,8 +155,8 @@ class Worker:
             return
         try:
             self.function(messages[0] if self.batch is None else messages)
-        except Exception as error:  # noqa: BLE001 - a handler's failure is a nack
-            self._end(messages, error)
+        except BaseException as error:  # noqa: BLE001 - a handler's failure is a nack, also if it wants to end its thread
+            self._end(messages, _failure(error))
         else:
             self._end(messages, None)
 
@@ -154,7 +167,7 @@ class Worker:
             self.failed += len(messages)
             first = messages[0]
             _log.warning(
-                "a handler of %s failed: %s: %s", first.topic, type(error).__name__, error,
+                "a handler of %s failed: %s", first.topic, reason_text(error),
                 extra=event(
                     "handler_failed", topic=first.topic, group=first.group, partition=first.partition, offset=first.offset,
                     messages=len(messages), error=type(error).__name__,
@@ -163,14 +176,20 @@ class Worker:
         for message in messages:
             try:
                 message.__exit__(None if error is None else type(error), error, None)
-            except (LeaseExpired, Closed) as late:
+            except PenstockError as late:
                 _log.warning("%s", late)
 
     # -- async functions --------------------------------------------------------------------------------------------
 
     async def _serve_all(self) -> None:
         at_once = 1 if len(self._consumers) > 1 else self.concurrency
-        await asyncio.gather(*[self._serve(consumer, at_once) for consumer in self._consumers])
+        if self._consumers[0].asks_a_server:
+            self._aside = ThreadPoolExecutor(min(ASIDE_MAX, self.concurrency), "penstock-worker-calls")
+        try:
+            await asyncio.gather(*[self._serve(consumer, at_once) for consumer in self._consumers])
+        finally:
+            if self._aside is not None:
+                self._aside.shutdown(wait=False)
 
     async def _serve(self, consumer: TakesMessages, at_once: int) -> None:
         loop = asyncio.get_running_loop()
@@ -186,8 +205,8 @@ class Worker:
                     if tasks:
                         await asyncio.wait(tasks)
                     return
-                except PenstockError as error:
-                    _log.warning("a worker of %s cannot take messages, trying again: %s", consumer.topic, error)
+                except Exception as error:  # noqa: BLE001 - without this task nobody handles any more
+                    _log_trouble(consumer.topic, error)
                     await asyncio.sleep(RETRY_SECONDS)
             task = loop.create_task(self._handle_async(messages))
             tasks.add(task)
@@ -195,18 +214,26 @@ class Worker:
             task.add_done_callback(lambda _: free.release())
 
     async def _handle_async(self, messages: list[Any]) -> None:
-        messages = self._begin(messages)
+        messages = await self._call(self._begin, messages)
         if not messages:
             return
         try:
             await self.function(messages[0] if self.batch is None else messages)
-        except Exception as error:  # noqa: BLE001 - a handler's failure is a nack
-            self._end(messages, error)
-        except BaseException as error:
-            self._end(messages, error)
-            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                self._end(messages, error)
+                raise
+            await self._call(self._end, messages, _failure(error))
+        except BaseException as error:  # noqa: BLE001 - as in a thread
+            await self._call(self._end, messages, _failure(error))
         else:
-            self._end(messages, None)
+            await self._call(self._end, messages, None)
+
+    async def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Call *function*: here if it does not wait, else in a thread, so that the other handlers of the loop go on."""
+        if self._aside is None:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._aside, function, *arguments)
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
@@ -230,6 +257,24 @@ class Worker:
         for thread in self._threads:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
+
+
+def _log_trouble(topic: str, error: Exception) -> None:
+    known = isinstance(error, PenstockError)
+    _log.warning(
+        "a worker of %s cannot take messages, trying again: %s", topic, reason_text(error), exc_info=None if known else error
+    )
+
+
+def _failure(error: BaseException) -> Exception:
+    """What a handler raised, as a failure: also an exit or a cancellation of its own making counts, or it would come again at once."""
+    return error if isinstance(error, Exception) else RuntimeError(f"the handler raised {reason_text(error)}")
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the running task, so that what it raises is no failure of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Workers:

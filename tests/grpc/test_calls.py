@@ -344,7 +344,7 @@ def test_every_setting_is_told_as_it_was_given(admin: AdminStub, shared: Running
         dedup_window_ms=13, retain=pb.RETAIN_ALWAYS, retention_age_ms=14, retention_bytes=15, priorities=True, ttl_ms=16,
         expired=pb.EXPIRED_DEAD_LETTER, compression="gzip:9", compaction=True, tombstone_grace_ms=17, retention_messages=18,
         retention_bytes_hard=19, group_expiry_ms=20, dead_letter_retention_ms=21, aging_ms=22, index_interval_bytes=128,
-        coalesce_below_bytes=23, coalesce_to_bytes=64,
+        coalesce_below_bytes=23, coalesce_to_bytes=64, record_deliveries=True,
     )  # fmt: skip
     assert len(given.ListFields()) == len(pb.TopicSettings.DESCRIPTOR.fields)
     assert admin.CreateTopic(pb.CreateTopicRequest(name="all-settings", settings=given)).settings == given

@@ -16,9 +16,8 @@ with penstock.open("memory:") as store:
     with store.producer("orders") as producer:
         producer.send(b"17")
 
-    with store.subscribe("orders", group="billing") as consumer:
-        with consumer.get(timeout=5) as order:
-            store.publish("invoices", b"invoice for " + order.value)
+    with store.subscribe("orders", group="billing") as consumer, consumer.get(timeout=5) as order:
+        store.publish("invoices", b"invoice for " + order.value)
 
 spans = exporter.get_finished_spans()
 for span in spans:

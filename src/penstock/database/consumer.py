@@ -320,7 +320,7 @@ class DatabaseConsumer(Helper):
         last = opened.messages[-1]
         try:
             opened.dialect.check_inside()
-            epoch = max(opened.position.log_epoch, *(message.log_epoch for message in opened.messages))
+            epoch = max(opened.position.log_epoch, opened.passed.log_epoch, *(message.log_epoch for message in opened.messages))
             if not self._positions.move(
                 opened.dialect, opened.cursor, opened.position, [message.offset for message in opened.messages], epoch,
                 void=opened.passed.void, rejected=self._notes(opened.position),
@@ -379,7 +379,7 @@ class DatabaseConsumer(Helper):
         """Dead-letter *message* and go on without it. Raises `TakenOver`."""
         text = reason_text(reason)
         with Transaction(dialect) as cursor:
-            epoch = max(position.log_epoch, message.log_epoch)
+            epoch = max(position.log_epoch, passed.log_epoch, message.log_epoch)
             rejected = {**self._notes(position), message.offset: text}
             if not self._positions.move(
                 dialect, cursor, position, [message.offset], epoch, void=passed.void, rejected=rejected

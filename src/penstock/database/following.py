@@ -63,6 +63,8 @@ class Passed:
     expired: int = 0
     skipped: int = 0
     """Messages that retention took."""
+    log_epoch: int = 0
+    """The log epoch in which it was looked at, 0 if nothing was."""
 
 
 class Following:
@@ -177,8 +179,9 @@ class Following:
         if self.has_lanes or not offsets or max(offsets) - reach == len(offsets) - 1:
             return Passed()  # they follow at once, or only time tells
         partition, last = position.partition, max(offsets)
-        first = self._positions_now().starts[partition]
-        passed = self._pass_over_removed(position, first)
+        now = self._positions_now()
+        first = now.starts[partition]
+        passed = self._pass_over_removed(position, now)
         # A seek finishes what lies before it, so it goes to the first that is not finished here.
         begin, place = max(reach, first), max(position.offset, first)
         void = passed.void
@@ -214,16 +217,22 @@ class Following:
         with Transaction(dialect) as cursor:
             known = self._positions.all(dialect, cursor)
         sought = set()
-        starts = self._positions_now().starts
+        now = self._positions_now()
         for partition, position in known.items():
             past = reached.get(partition, 0)
-            place, passed = self._look_below(position, past, starts[partition])
+            place, passed = self._look_below(position, past, now)
             # Their dead letters are written: nothing below the group's position is open any more.
             rejected = {at: why for at, why in position.rejected.items() if at >= past}
             if passed.void or rejected != position.rejected:
                 with Transaction(dialect) as cursor:
                     moved = self._positions.move(
-                        dialect, cursor, position, (), position.log_epoch, void=passed.void, rejected=rejected
+                        dialect,
+                        cursor,
+                        position,
+                        (),
+                        max(position.log_epoch, passed.log_epoch),
+                        void=passed.void,
+                        rejected=rejected,
                     )
                 if moved:
                     self.count(passed)
@@ -233,9 +242,10 @@ class Following:
         self._is_following = True
         return sought
 
-    def _look_below(self, position: Position, reached: int, first: int) -> tuple[int | None, Passed]:
+    def _look_below(self, position: Position, reached: int, now: TopicPositions) -> tuple[int | None, Passed]:
         """Where the group must go back to, if anywhere, and what needs no waiting for, below *reached*."""
-        passed = self._pass_over_removed(position, first)
+        first = now.starts[position.partition]
+        passed = self._pass_over_removed(position, now)
         void = passed.void
         looked_at = 0
         for number, (start, end) in enumerate(position.holes(reached)):
@@ -254,9 +264,12 @@ class Following:
                 passed.expired += 1
         return None, passed
 
-    def _pass_over_removed(self, position: Position, first: int) -> Passed:
-        """What retention took, in a log that begins at *first*. Raises `PositionLost`."""
-        passed = Passed()
+    def _pass_over_removed(self, position: Position, now: TopicPositions) -> Passed:
+        """What retention took, in a log that is as *now* says. Raises `PositionLost`."""
+        # What is passed over may have been written in a later epoch than anything that was handled.
+        self._check_epoch_at(position, now.log_epoch)
+        passed = Passed(log_epoch=now.log_epoch)
+        first = now.starts[position.partition]
         if first <= position.offset:
             return passed
         if self._is_following and self._waits_for_us:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import xml.etree.ElementTree as ET
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.spark.pipelines.charts import SERIES_MAX, Panel, short_number, spark_line, svg_chart, text_bars
@@ -69,6 +69,7 @@ def test_a_chart_of_nothing_is_a_chart() -> None:
     st.sampled_from(["line", "bar"]),
     st.text(max_size=5),
 )
+@example([5e-324, None, 0.0, 5e-324], "bar", "")  # the smallest there is: a power of ten below it is zero
 def test_any_numbers_stay_inside_the_picture(values: list[float | None], kind: str, name: str) -> None:
     """Of whatever size; and the same numbers make the same bytes."""
     panel = Panel("a", "b", {f"series {name.encode('ascii', 'ignore').decode().strip()!r}": values}, kind)

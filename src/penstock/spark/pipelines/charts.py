@@ -21,6 +21,8 @@ SERIES_MAX = len(COLOURS)
 _WIDTH, _LEFT, _RIGHT, _TOP, _PLOT, _GAP = 920, 78, 210, 54, 150, 62
 _FONT = 'font-family="system-ui, sans-serif"'
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+_TINY = 1e-300
+"""Below it a power of ten may be zero."""
 
 
 class Panel(NamedTuple):
@@ -128,6 +130,7 @@ def _round_up(value: float) -> float:
     """The next number that reads well on an axis."""
     if value <= 0:
         return 1.0
+    value = max(value, _TINY)
     size = 10.0 ** math.floor(math.log10(value))
     return next(factor * size for factor in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if factor * size >= value * 0.9999)
 

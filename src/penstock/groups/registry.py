@@ -12,7 +12,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull
+from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull, TopicNotFound
 from penstock.groups import operations as ops
 from penstock.groups.group import Group
 from penstock.groups.hands import Hand, HandsBefore
@@ -95,7 +95,11 @@ class Groups:
         hands: Hands | None,
         background: bool,
     ) -> None:
-        """Begin to work: the volume is open. *mover* writes dead letters; *hands* is None where there is no such file."""
+        """
+        Begin to work: the volume is open. *mover* writes dead letters; *hands* is None where there is no such file.
+
+        *logs_of* is called by the committing thread too; it gives no logs for a topic that is deleted.
+        """
         self._volume = volume
         self._hands = hands
         self._logs_of = logs_of
@@ -250,7 +254,10 @@ class Groups:
             return
         group = Group(operation.group_id, topic_id, topic, name, settings, starts, self, seen_us)
         if self._logs_of is not None and self._mover is not None:
-            group.attach(self._logs_of(topic_id), self._clock, self._mover, careful=self._careful)
+            logs = self._logs_of(topic_id)
+            if not logs:
+                return  # its topic was deleted while this was being committed
+            group.attach(logs, self._clock, self._mover, careful=self._careful)
         self._by_id[group.identity] = group
         self._by_name[topic_id, name] = group
         self._next_id = max(self._next_id, operation.group_id + 1)
@@ -371,7 +378,11 @@ class Groups:
         return [group for group in self.all() if group.topic_id == topic_id]
 
     def make(self, topic_id: bytes, topic: str, name: str, settings: GroupSettings, starts: Callable[[], list[int]]) -> Group:
-        """The group of that name, made if it is not there; with *settings* from now on. Durable when it returns."""
+        """
+        The group of that name, made if it is not there; with *settings* from now on. Durable when it returns.
+
+        Raises `TopicNotFound`: the topic was deleted meanwhile.
+        """
         with self._make_lock:
             group = self._by_name.get((topic_id, name))
             if group is None:
@@ -381,7 +392,10 @@ class Groups:
                     "topic_id": topic_id.hex(), "topic": topic, "name": name, "settings": settings.to_json(), "starts": starts(),
                 }  # fmt: skip
                 self.commit(ops.encode_document(ops.MADE, identity, document))
-                return self._by_name[topic_id, name]
+                group = self._by_name.get((topic_id, name))
+                if group is None:
+                    raise TopicNotFound(topic)
+                return group
             if group.settings != settings:
                 self.commit(ops.encode_document(ops.CONFIGURED, group.identity, settings.to_json()))
             return group

@@ -308,11 +308,14 @@ class Store:
         found = self._catalog.get(name)
         check_publishable(name)
         self._deliveries.forget(found)
+        # Its own first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
         records = [name + DELIVERIES_SUFFIX + DEAD_LETTER_SUFFIX, name + DELIVERIES_SUFFIX]
-        for one in (*(records if found.settings.record_deliveries else ()), name + DEAD_LETTER_SUFFIX, name):
-            # The dead letters first: if this ends half-way, what is left is a topic without any, and never dead letters of nothing.
-            with contextlib.suppress(TopicNotFound):
-                topic = self._catalog.delete(one)
+        its_own = [*(records if found.settings.record_deliveries else ()), name + DEAD_LETTER_SUFFIX]
+        deleted: list[Topic] = []
+        try:
+            self._catalog.delete(name, its_own, deleted.append)
+        finally:
+            for topic in deleted:
                 for group in self._groups.of_topic(topic.topic_id):
                     self._groups.delete(group)
                 self._housekeeper.forget(topic)
@@ -332,7 +335,8 @@ class Store:
         return TopicInfo(topic.name, topic.topic_id, topic.partitions, topic.settings)
 
     def _logs_of(self, topic_id: bytes) -> Sequence[PartitionLog]:
-        return self._catalog.by_id(topic_id).logs
+        topic = self._catalog.find(topic_id)
+        return [] if topic is None else topic.logs
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
@@ -615,7 +619,9 @@ class Store:
     def _dead_letter(self, move: Move) -> None:
         """Write a dead letter and finish its source in one frame. Raises `PenstockError`: nothing was changed."""
         group = move.group
-        source = self._catalog.by_id(group.topic_id)
+        source = self._catalog.find(group.topic_id)
+        if source is None:
+            raise TopicNotFound(group.topic)
         target = self._catalog.dead_letters_of(source)
         letter = dead_letter(move, *packing_of(source.settings))
         ticket = self._volume.submit_changes(

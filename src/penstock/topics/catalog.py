@@ -13,7 +13,7 @@ from penstock.values import MESSAGE_BYTES_MAX, MIB, NAME_CHARACTERS_MAX, SyncMod
 from penstock.volume.topic_files import TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.clock import Clock
     from penstock.topics.producers import Producers
@@ -63,10 +63,6 @@ class Catalog:
             check_name("topic", name)
             raise TopicNotFound(name)
         return topic
-
-    def by_id(self, topic_id: bytes) -> Topic:
-        """The topic with that id."""
-        return self._by_id[topic_id]
 
     def find(self, topic_id: bytes) -> Topic | None:
         """The topic with that id, if it is there."""
@@ -126,20 +122,32 @@ class Catalog:
             topic = self._topics.get(name)
             return self._add(record) if topic is None else topic
 
-    def delete(self, name: str) -> Topic:
-        """Delete a topic; durable when it returns. Raises `TopicNotFound`, `StorageFailed`."""
+    def delete(self, name: str, its_own: Sequence[str], tell: Callable[[Topic], None]) -> None:
+        """
+        Delete a topic, and before it those of *its_own* that are there; durable when it returns. Raises `TopicNotFound`, `StorageFailed`.
+
+        *tell* is called with each one that is gone, also if a later one fails, and must not wait: nobody can make a topic meanwhile.
+        """
         with self._lock:
-            topic = self.get(name)
-            self._volume.delete_topic(name)
-            del self._topics[name]
-            del self._by_id[topic.topic_id]
-            return topic
+            self.get(name)
+            for one in (*its_own, name):
+                topic = self._topics.get(one)
+                if topic is not None:
+                    self._volume.delete_topic(one)
+                    del self._topics[one]
+                    del self._by_id[topic.topic_id]
+                    tell(topic)
 
     def dead_letters_of(self, topic: Topic) -> Topic:
-        """The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is."""
+        """
+        The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is.
+
+        Raises `TopicNotFound` if *topic* is deleted, also if there is another one of its name.
+        """
         name = topic.name + DEAD_LETTER_SUFFIX
         found = self._topics.get(name)
-        if found is not None:
+        # In this order: what was found goes before its source does, and the next one of that name comes after that.
+        if found is not None and self._by_id.get(topic.topic_id) is topic:
             return found
         limit = min(topic.settings.max_message_bytes + _HEADERS_ROOM_BYTES, MESSAGE_BYTES_MAX)
         settings = TopicSettings(
@@ -149,7 +157,7 @@ class Catalog:
             retain="always",
             compression=topic.settings.compression,
         )
-        return self._create(name, 1, settings)
+        return self._open_own(topic, name, settings)
 
     def deliveries_of(self, topic: Topic) -> Topic:
         """
@@ -158,16 +166,18 @@ class Catalog:
         It keeps a day, in small segments, whether groups have read it or not. Raises `TopicNotFound` if *topic* is deleted.
         """
         name = topic.name + DELIVERIES_SUFFIX
+        settings = TopicSettings(
+            sync=self._default.sync, segment_bytes=4 * MIB, segment_age_ms=_DAY_MS // 4, retention_age_ms=_DAY_MS, retain="always"
+        )  # fmt: skip
+        return self._open_own(topic, name, settings)
+
+    def _open_own(self, topic: Topic, name: str, settings: TopicSettings) -> Topic:
+        """A topic that goes with *topic*, made now if it is not there. Raises `TopicNotFound`."""
         with self._lock:
             if self._by_id.get(topic.topic_id) is not topic:
                 raise TopicNotFound(topic.name)
             found = self._topics.get(name)
-            if found is None:
-                settings = TopicSettings(
-                    sync=self._default.sync, segment_bytes=4 * MIB, segment_age_ms=_DAY_MS // 4, retention_age_ms=_DAY_MS, retain="always"
-                )  # fmt: skip
-                found = self._add(self._volume.create_topic(name, 1, settings))
-            return found
+            return self._add(self._volume.create_topic(name, 1, settings)) if found is None else found
 
     @property
     def auto_create(self) -> bool:

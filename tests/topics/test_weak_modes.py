@@ -8,6 +8,8 @@ import pytest
 
 from penstock import Store
 from penstock.errors import StorageFull
+from penstock.format.batch import encode_batch
+from penstock.format.batch_header import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,3 +48,14 @@ def test_a_batch_that_is_refused_half_way_has_no_duplicates_when_it_is_tried_aga
     receipts = store.publish_many("t", values, keys=keys, dedup_keys=keys)
     assert [value for value, receipt in zip(values, receipts, strict=True) if receipt.duplicate] == sorted(stored, key=int)
     assert sorted([bytes(message.value or b"") for message in store.read("t")], key=int) == values
+
+
+def test_the_way_in_remembers_no_producers_that_the_log_remembers(store: Store) -> None:
+    """However many there were; and each is still stored once."""
+    store.create_topic("t", sync="os")
+    gate = store._catalog.get("t").gate(0)
+    batches = [encode_batch([b"x"], producer=Producer(2 * number + 2, 0, 0)) for number in range(300)]
+    firsts = [gate.append(batch)[0] for batch in batches]
+    assert len(gate._sent) == 0
+    assert gate.append(batches[-1]) == (firsts[-1], True)
+    assert gate.append(encode_batch([b"y"], producer=Producer(2, 0, 1))) == (300, False)

@@ -96,7 +96,11 @@ class Groups:
         hands: Hands | None,
         background: bool,
     ) -> None:
-        """Begin to work: the volume is open. *mover* writes dead letters; *hands* is None where there is no such file."""
+        """
+        Begin to work: the volume is open. *mover* writes dead letters; *hands* is None where there is no such file.
+
+        *logs_of* is called by the committing thread too; it gives no logs for a topic that is deleted.
+        """
         self._volume = volume
         self._hands = hands
         self._logs_of = logs_of
@@ -252,11 +256,8 @@ class Groups:
         group = Group(operation.group_id, topic_id, topic, name, settings, starts, self, seen_us)
         if self._logs_of is not None and self._mover is not None:
             # Its topic may have been deleted since somebody asked for the group: then there is none, now or after recovery.
-            try:
-                logs = self._logs_of(topic_id)
-            except TopicNotFound:
-                return
-            if logs[0].deleted:
+            logs = self._logs_of(topic_id)
+            if not logs or logs[0].deleted:
                 return
             group.attach(logs, self._clock, self._mover, careful=self._careful)
         self._by_id[group.identity] = group

@@ -333,7 +333,8 @@ class Store:
         return TopicInfo(topic.name, topic.topic_id, topic.partitions, topic.settings)
 
     def _logs_of(self, topic_id: bytes) -> Sequence[PartitionLog]:
-        return self._catalog.by_id(topic_id).logs
+        topic = self._catalog.find(topic_id)
+        return [] if topic is None else topic.logs
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
@@ -616,7 +617,9 @@ class Store:
     def _dead_letter(self, move: Move) -> None:
         """Write a dead letter and finish its source in one frame. Raises `PenstockError`: nothing was changed."""
         group = move.group
-        source = self._catalog.by_id(group.topic_id)
+        source = self._catalog.find(group.topic_id)
+        if source is None:
+            raise TopicNotFound(group.topic)
         target = self._catalog.dead_letters_of(source)
         letter = dead_letter(move, *packing_of(source.settings))
         ticket = self._volume.submit_changes(

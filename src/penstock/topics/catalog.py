@@ -71,13 +71,6 @@ class Catalog:
             raise TopicNotFound(name)
         return topic
 
-    def by_id(self, topic_id: bytes) -> Topic:
-        """The topic with that id. Raises `TopicNotFound` if it was deleted."""
-        topic = self._by_id.get(topic_id)
-        if topic is None:
-            raise TopicNotFound(topic_id.hex())
-        return topic
-
     def find(self, topic_id: bytes) -> Topic | None:
         """The topic with that id, if it is there."""
         return self._by_id.get(topic_id)
@@ -157,11 +150,12 @@ class Catalog:
         """
         The topic of the dead letters of *topic*, made now if it is not there: always durable, whatever its source is.
 
-        Raises `TopicNotFound` if it would have to be made and *topic* is deleted, or being deleted.
+        Raises `TopicNotFound` if *topic* is deleted, or being deleted, also if there is another one of its name.
         """
         name = topic.name + DEAD_LETTER_SUFFIX
         found = self._topics.get(name)
-        if found is not None:
+        # In this order: what was found goes before its source does, and the next one of that name comes after that.
+        if found is not None and self._by_id.get(topic.topic_id) is topic:
             return found
         limit = min(topic.settings.max_message_bytes + _HEADERS_ROOM_BYTES, MESSAGE_BYTES_MAX)
         settings = TopicSettings(
@@ -171,10 +165,7 @@ class Catalog:
             retain="always",
             compression=topic.settings.compression,
         )
-        with self._lock:
-            if topic.topic_id in self._going or topic.topic_id not in self._by_id:
-                raise TopicNotFound(topic.name)
-            return self._create(name, 1, settings)
+        return self._open_own(topic, name, settings)
 
     def deliveries_of(self, topic: Topic) -> Topic:
         """
@@ -183,16 +174,18 @@ class Catalog:
         It keeps a day, in small segments, whether groups have read it or not. Raises `TopicNotFound` if *topic* is deleted.
         """
         name = topic.name + DELIVERIES_SUFFIX
+        settings = TopicSettings(
+            sync=self._default.sync, segment_bytes=4 * MIB, segment_age_ms=_DAY_MS // 4, retention_age_ms=_DAY_MS, retain="always"
+        )  # fmt: skip
+        return self._open_own(topic, name, settings)
+
+    def _open_own(self, topic: Topic, name: str, settings: TopicSettings) -> Topic:
+        """A topic that goes with *topic*, made now if it is not there. Raises `TopicNotFound`."""
         with self._lock:
             if self._by_id.get(topic.topic_id) is not topic or topic.topic_id in self._going:
                 raise TopicNotFound(topic.name)
             found = self._topics.get(name)
-            if found is None:
-                settings = TopicSettings(
-                    sync=self._default.sync, segment_bytes=4 * MIB, segment_age_ms=_DAY_MS // 4, retention_age_ms=_DAY_MS, retain="always"
-                )  # fmt: skip
-                found = self._add(self._volume.create_topic(name, 1, settings))
-            return found
+            return self._add(self._volume.create_topic(name, 1, settings)) if found is None else found
 
     @property
     def auto_create(self) -> bool:

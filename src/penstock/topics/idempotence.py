@@ -136,9 +136,8 @@ class SequenceGate:
         self, batch: EncodedBatch, producer: Producer, callback: Callable[[Ticket], None] | None
     ) -> tuple[int | None, AppendTicket | None, bool]:
         if not self._log.always:
-            first = self._volume.append(self._log, batch)
-            self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, None)
-            return first, None, False
+            # It is in the log when this returns, which remembers it from then on.
+            return self._volume.append(self._log, batch), None, False
         ticket = self._volume.submit(self._log, batch, callback)
         self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, ticket)
         key = (producer.id, producer.incarnation, producer.sequence)

@@ -7,7 +7,7 @@ commit gives the first answer.
 
 ```
 entry of the journal (owner 2): kind u8, 0 * 3, length u32, then JSON
-  1 producer      id, incarnation, time_us
+  1 producer      id, incarnation, time_us; and "published" where it only says that this incarnation published then
   2 transaction   producer, number, time_us, result
 snapshot: the same entries
 ```
@@ -38,6 +38,8 @@ _ENTRY = struct.Struct("<B3xI")
 _PRODUCER, _TRANSACTION = 1, 2
 EXPIRY_US = 7 * 86_400 * 1_000_000
 """A producer that was silent so long is forgotten."""
+REFRESH_US = 3_600 * 1_000_000
+"""That a producer publishes is noted so often, and not with each batch."""
 ONCE_PREFIX = "once."
 """A producer of transactions whose name begins so makes only one, and is forgotten when it is silent, like the others."""
 TRANSACTIONS_KEPT = 16
@@ -58,7 +60,6 @@ class Producers:
     """The producers of one store: a layer of the volume. Safe to call from any thread."""
 
     owner = PRODUCERS_OWNER
-    pending = False
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -66,6 +67,8 @@ class Producers:
         self._open_lock = threading.Lock()
         self._incarnations: dict[int, tuple[int, int]] = {}
         self._transactions: dict[str, dict[int, tuple[int, Any]]] = {}
+        self._noted: list[bytes] = []
+        """Entries that ride along with the next frame."""
         self._volume: Volume | None = None
 
     def attach(self, volume: Volume) -> None:
@@ -76,7 +79,7 @@ class Producers:
 
     def restore(self, snapshot: bytes) -> None:
         """See `Layer`."""
-        self._incarnations, self._transactions = {}, {}
+        self._incarnations, self._transactions, self._noted = {}, {}, []
         self.replay(snapshot)
 
     def replay(self, body: bytes) -> None:
@@ -100,7 +103,10 @@ class Producers:
 
     def _take(self, kind: int, values: dict[str, Any]) -> None:
         if kind == _PRODUCER:
-            self._incarnations[int(values["id"])] = (int(values["incarnation"]), int(values["time_us"]))
+            identity, incarnation = int(values["id"]), int(values["incarnation"])
+            if values.get("published") and self._incarnations.get(identity, (-1, 0))[0] != incarnation:
+                return  # a newer one was opened before this was in a frame
+            self._incarnations[identity] = (incarnation, int(values["time_us"]))
         elif kind == _TRANSACTION:
             known = self._transactions.setdefault(str(values["producer"]), {})
             known[int(values["number"])] = (int(values["time_us"]), values["result"])
@@ -112,9 +118,22 @@ class Producers:
     def recovered(self, ends: dict[bytes, list[int]], ended: Ended) -> None:
         """See `Layer`."""
 
-    def take_pending(self, bytes_max: int) -> bytes:  # noqa: ARG002
-        """See `Layer`: nothing is ever buffered here."""
-        return b""
+    @property
+    def pending(self) -> bool:
+        """See `Layer`."""
+        return bool(self._noted)
+
+    def take_pending(self, bytes_max: int) -> bytes:
+        """See `Layer`."""
+        with self._lock:
+            size = count = 0
+            for entry in self._noted:
+                size += len(entry)
+                if count and size > bytes_max:
+                    break
+                count += 1
+            taken, self._noted = self._noted[:count], self._noted[count:]
+        return b"".join(taken)
 
     def snapshot(self) -> bytes:
         """See `Layer`. What has expired is left out."""
@@ -153,10 +172,19 @@ class Producers:
         return identity, incarnation
 
     def check(self, identity: int, incarnation: int) -> None:
-        """Raise `ProducerFenced` if a newer incarnation was opened."""
+        """A producer publishes. Raise `ProducerFenced` if a newer incarnation was opened; else it is remembered from now on anew."""
         known = self._incarnations.get(identity)
-        if known is not None and known[0] > incarnation:
+        if known is None:
+            return
+        if known[0] > incarnation:
             raise ProducerFenced(f"{identity:#018x}", incarnation, known[0])
+        now_us = self._clock.now_us()
+        if now_us - known[1] >= REFRESH_US and known[0] == incarnation:
+            with self._lock:
+                if self._incarnations.get(identity) == known:
+                    self._incarnations[identity] = (incarnation, now_us)
+                    values = {"id": identity, "incarnation": incarnation, "time_us": now_us, "published": True}
+                    self._noted.append(_entry(_PRODUCER, values))
 
     def check_opened(self, producer: Producer) -> None:
         """Raise `UsageError` if a client says to be a named producer (their ids are odd) that was never opened."""

@@ -130,19 +130,20 @@ class Topic(MessageEncoder):
         if not messages.values:
             return Receipts(self.name, [])
         parts = messages.split(partition)
-        firsts = self._append_all([(number, batch) for number, _, batch in parts], mode)
+        firsts: list[int] = []
+        self._append_all([(number, batch) for number, _, batch in parts], mode, firsts)
         self.published += len(messages.values)
         ranges = [(number, first, batch.count) for (number, _, batch), first in zip(parts, firsts, strict=True)]
         return Receipts.of_parts(self.name, ranges, [indices for _, indices, _ in parts])
 
-    def _append_all(self, batches: list[tuple[int, EncodedBatch]], mode: SyncMode | None) -> list[int]:
-        if len(batches) == 1:
-            number, batch = batches[0]
-            return [self._volume.append(self.logs[number], batch, sync=mode)]
-        if self._always or mode is SyncMode.ALWAYS:
+    def _append_all(self, batches: list[tuple[int, EncodedBatch]], mode: SyncMode | None, firsts: list[int]) -> None:
+        """Store *batches*. *firsts* gets the offset of each that is stored, also if a later one is refused, as weaker modes allow."""
+        if len(batches) > 1 and (self._always or mode is SyncMode.ALWAYS):
             changes = [Append(self.logs[number], batch) for number, batch in batches]
-            return self._volume.commit_changes(changes).first_offsets
-        return [self._volume.append(self.logs[number], batch, sync=mode) for number, batch in batches]
+            firsts += self._volume.commit_changes(changes).first_offsets
+        else:
+            for number, batch in batches:
+                firsts.append(self._volume.append(self.logs[number], batch, sync=mode))
 
     def _publish_many_once(self, messages: Columns, partition: object, mode: SyncMode | None) -> list[Receipt]:
         """The slow way: messages whose key was seen are left out, and the rest is stored."""
@@ -151,26 +152,31 @@ class Topic(MessageEncoder):
         found, pending = self._dedup.claim(keys, self.clock.now_us())
         known = {key: seen for key, seen in zip(keys, found, strict=True) if seen is not None}
         claimed = [key for key in keys if key not in known]
-        places: dict[bytes, Seen] | None = None
+        first_of: dict[bytes, int] = {}
+        receipts: dict[int, Receipt] = {}
+        places: dict[bytes, Seen] = {}
+        parts: list[tuple[int, Sequence[int], EncodedBatch]] = []
+        firsts: list[int] = []
         try:
-            first_of: dict[bytes, int] = {}
             wanted: list[int] = []
             for index, key in enumerate(messages.dedup_keys):
                 if key is None or (key not in known and key not in first_of):
                     wanted.append(index)
                     if key is not None:
                         first_of[key] = index
-            receipts: dict[int, Receipt] = {}
             if wanted:
-                parts = messages.split(partition, wanted)
-                firsts = self._append_all([(number, batch) for number, _, batch in parts], mode)
-                for (number, indices, _), first in zip(parts, firsts, strict=True):
-                    for at, index in enumerate(indices):
-                        receipts[index] = Receipt(self.name, number, first + at)
-                self.published += len(wanted)
-            now_us = self.clock.now_us()
-            places = {key: Seen(receipts[at].partition, receipts[at].offset, now_us) for key, at in first_of.items()}
+                parts += messages.split(partition, wanted)
+                self._append_all([(number, batch) for number, _, batch in parts], mode, firsts)
         finally:
+            # If a partition was refused the messages of those before it are there, and whoever tries again must not store them twice.
+            for (number, indices, _), first in zip(parts, firsts, strict=False):
+                for at, index in enumerate(indices):
+                    receipts[index] = Receipt(self.name, number, first + at)
+            self.published += len(receipts)
+            now_us = self.clock.now_us()
+            for key, at in first_of.items():
+                if at in receipts:
+                    places[key] = Seen(receipts[at].partition, receipts[at].offset, now_us)
             self._dedup.settle(pending, places, claimed)
         answer = []
         for index, key in enumerate(messages.dedup_keys):

@@ -15,7 +15,7 @@ from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_whole_number, shown
 from penstock.broker.fields import table
 from penstock.broker.subscription import Subscription
-from penstock.errors import BadArgument, Unavailable
+from penstock.errors import BadArgument, PenstockError, Unavailable
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire import documents
 
@@ -206,10 +206,16 @@ class Consumers:
             subscription.stop_pushing()
 
         def release() -> None:
+            failed: PenstockError | None = None
             for subscription in subscriptions:
-                if orderly:
-                    subscription.close()
-                else:
-                    subscription.lose()
+                try:
+                    if orderly:
+                        subscription.close()
+                    else:
+                        subscription.lose()
+                except PenstockError as error:
+                    failed = failed or error  # the others leave all the same
+            if failed is not None:
+                raise failed
 
         return release

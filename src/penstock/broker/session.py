@@ -166,7 +166,9 @@ class Session:
         release_stages = self._stages.disconnect()
 
         def release() -> None:
-            release_consumers()
-            release_stages()
+            try:
+                release_consumers()
+            finally:
+                release_stages()
 
         return release

@@ -1,0 +1,1 @@
+"""One client of a server, without the network."""

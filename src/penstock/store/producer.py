@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from penstock.volume.tickets import AppendTicket
     from penstock.volume.volume import Volume
 
-_MESSAGE_OVERHEAD_BYTES = 32
+_MESSAGE_OVERHEAD_BYTES = 40
+"""What a message takes in the tables of a batch that has all columns: three offsets, three times, priority, validity."""
+_HEADER_OVERHEAD_BYTES = 8
+"""What each of its headers takes there: the offsets of name and value."""
+_BATCH_OVERHEAD_BYTES = 1024
+"""What a batch takes beside its messages: header, directory, padding; no more than that."""
 CALLBACK_SECONDS = 10.0
 """How long closing waits for users' callbacks."""
 
@@ -185,7 +190,9 @@ class Producer:
         self._forget = forget
         self.linger = options.linger
         self._batch_messages = options.batch_messages
-        self._batch_bytes = min(options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes))
+        self._batch_bytes = min(
+            options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes) - _BATCH_OVERHEAD_BYTES
+        )
         self._max_pending = options.max_pending
         self._raise_when_full = options.raise_when_full
         # Taken again by a callback that sends, and by a commit that is done before its callback is set.
@@ -247,6 +254,7 @@ class Producer:
                 size = publication.message_bytes(value, key_data, pairs)
         if size > self._limit:
             self._topic.check_size(size)
+        size += _MESSAGE_OVERHEAD_BYTES if pairs is None else _MESSAGE_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(pairs)
         if partition is not None:
             partition = self._topic.check_partition(partition)
         with self._lock:
@@ -263,7 +271,7 @@ class Producer:
             else:
                 number = self._sticky
             batch = self._open.get(number)
-            if batch is None or batch.size + size + _MESSAGE_OVERHEAD_BYTES > self._batch_bytes:
+            if batch is None or batch.size + size > self._batch_bytes:
                 if batch is not None:
                     self._commit(number)
                 batch = self._begin(number)
@@ -280,7 +288,7 @@ class Producer:
                     if batch.wishes is None:
                         batch.wishes = {}
                     batch.wishes[index] = wishes
-            batch.size += size + _MESSAGE_OVERHEAD_BYTES
+            batch.size += size
             self._pending += 1
             future = Future(batch.sent, index)
             if on_done is not None:

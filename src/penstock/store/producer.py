@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
-from penstock.store.future import CALLBACKS, Future, SentBatch
+from penstock.store.future import CALLBACKS, Future, Promise, SentBatch
 from penstock.topics import publication
 from penstock.topics.options import Wishes, packing
 from penstock.topics.partitioner import partition_of_key
@@ -223,7 +223,7 @@ class Producer:
         ttl: object = None,
         delay: object = None,
         priority: object = None,
-        on_done: Callable[[Future], object] | None = None,
+        on_done: Callable[[Future], object] | Promise | None = None,
     ) -> Future:
         """
         Take one message; returns at once with the promise of its receipt. *on_done* is called with it when it is done.
@@ -292,7 +292,10 @@ class Producer:
             self._pending += 1
             future = Future(batch.sent, index)
             if on_done is not None:
-                batch.sent.callbacks.append((on_done, future))
+                if isinstance(on_done, Promise):
+                    batch.sent.promises.append((on_done, future))
+                else:
+                    batch.sent.callbacks.append((on_done, future))
             if index + 1 >= self._batch_messages or (self.linger == 0 and self._pending == 1):
                 self._commit(number)
         return future

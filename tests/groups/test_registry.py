@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
@@ -42,3 +42,21 @@ def test_the_groups_of_a_topic_are_found_without_looking_at_those_of_others(monk
     store.retain("t")
     store.delete_topic("t")
     store.close()
+
+
+def test_two_who_change_different_settings_of_a_group_at_once_both_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each changes what it was given, and leaves the rest as it is at that moment, not as it was when it looked."""
+    with Store.open("memory:") as store:
+        store.create_topic("t")
+        store.subscribe("t", "g").close()
+        make = store._groups.make
+
+        def make_late(*arguments: Any) -> Group:
+            monkeypatch.undo()
+            store.subscribe("t", "g", max_deliveries=2).close()
+            return make(*arguments)
+
+        monkeypatch.setattr(store._groups, "make", make_late)
+        store.subscribe("t", "g", lease=300).close()
+        (found,) = store.groups("t")
+        assert (found.settings.lease_ms, found.settings.max_deliveries) == (300_000, 2)

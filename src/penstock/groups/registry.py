@@ -383,14 +383,24 @@ class Groups:
         """The groups of one topic, by name."""
         return [group for _, group in sorted(self._by_topic.get(topic_id, {}).items())]
 
-    def make(self, topic_id: bytes, topic: str, name: str, settings: GroupSettings, starts: Callable[[], list[int]]) -> Group:
+    def make(
+        self,
+        topic_id: bytes,
+        topic: str,
+        name: str,
+        choose: Callable[[Group | None], GroupSettings],
+        starts: Callable[[], list[int]],
+    ) -> Group:
         """
-        The group of that name, made if it is not there; with *settings* from now on. Durable when it returns.
+        The group of that name, made if it is not there. Durable when it returns.
+
+        It works from now on by what *choose* says, which is given the group if it is there, and whose settings nobody changes meanwhile.
 
         Raises `TopicNotFound`: the topic was deleted meanwhile.
         """
         with self._make_lock:
             group = self._by_name.get((topic_id, name))
+            settings = choose(group)
             if group is None:
                 identity = self._next_id
                 self._next_id += 1

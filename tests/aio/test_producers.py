@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from tests.conformance.helpers import numbered
 from tests.volume.gated_files import GatedFileSystem
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import AsyncIterator
 
     from penstock import Receipt
@@ -417,3 +417,32 @@ def test_a_callback_is_called_in_the_loop(opener: Opener) -> None:
             assert called == [future]
 
     run(main())
+
+
+def test_a_callback_that_blocks_keeps_no_promise_of_another_store_waiting(opener: Opener) -> None:
+    """Callbacks have one thread in a process; promises are settled without it, and so is the flush of their producer."""
+    blocked, may_end = threading.Event(), threading.Event()
+
+    def block(_: Any) -> None:
+        blocked.set()
+        assert may_end.wait(PATIENCE)
+
+    async def main() -> None:
+        async with opener() as store:
+            producer = await store.producer("t")
+            sent = [await producer.send(b"%d" % number) for number in range(3)]
+            receipts = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE / 2)
+            assert [receipt.offset for receipt in receipts] == [0, 1, 2]
+            last = await producer.send(b"3")
+            await asyncio.wait_for(producer.flush(), PATIENCE / 6)
+            assert last.done()
+            may_end.set()
+
+    with Store.open("memory:") as other, other.producer("u") as blocking:
+        blocking.send(b"x", on_done=block)
+        blocking.flush()
+        assert blocked.wait(PATIENCE)
+        try:
+            run(main())
+        finally:
+            may_end.set()

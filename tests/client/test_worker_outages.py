@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["thread", "loop"])
 def test_a_worker_goes_on_when_the_server_was_away_for_too_long_while_a_handler_ended(
-    proxy: Proxy, served: Served, is_async: bool
+    proxy: Proxy, served: Served, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The end of that handler is told to nobody, and its message comes again; the next ones are handled too."""
     served.store.publish("orders", b"1")
@@ -40,11 +40,12 @@ def test_a_worker_goes_on_when_the_server_was_away_for_too_long_while_a_handler_
     assert begun.wait(PATIENCE_S)
     worker = client._workers._workers[0]
     lose(proxy, client)
+    with pytest.raises(Unavailable):
+        client.topics()
     may_end.set()
     # It has told the server, in vain, when it tries to take the next one.
     eventually(lambda: worker.handled == 1)
-    with pytest.raises(Unavailable):
-        client.topics()
+    eventually(lambda: "cannot take messages" in caplog.text)
     proxy.allow()
     eventually(lambda: len(seen) == 2)
     served.store.publish("orders", b"2")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.errors import ProducerFull
-from penstock.store.future import CALLBACKS
-from penstock.store.producer import CALLBACK_SECONDS
+from penstock.errors import PenstockError, ProducerFull
+from penstock.store.future import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.topics.receipt import Receipt
 
 
-class SentFuture(asyncio.Future["Receipt"]):
+class SentFuture(asyncio.Future["Receipt"], Promise):
     """The promise of a receipt. Awaiting it sends at once what still lingers."""
 
     sent: Future | None = None
@@ -26,6 +26,26 @@ class SentFuture(asyncio.Future["Receipt"]):
         if not self.done() and self.sent is not None:
             self.sent.send_now()
         return (yield from super().__await__())
+
+    @staticmethod
+    def tell(promises: list[tuple[SentFuture, Future]]) -> None:
+        """Let their loops settle them, one turn for all: waking a loop costs more than settling."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[SentFuture, Future]]] = {}
+        for entry in promises:
+            by_loop.setdefault(entry[0].get_loop(), []).append(entry)
+        for loop, its_own in by_loop.items():
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_settle, its_own)
+
+
+def _settle(promises: list[tuple[SentFuture, Future]]) -> None:
+    for promise, future in promises:
+        if not promise.done():
+            outcome = future.outcome
+            if isinstance(outcome, PenstockError):
+                promise.set_exception(outcome)
+            else:
+                promise.set_result(outcome)
 
 
 class AsyncProducer:
@@ -41,27 +61,10 @@ class AsyncProducer:
 
         While the producer holds as many as it may, this waits, unless it was made with ``when_full="raise"``.
         """
-        loop = asyncio.get_running_loop()
-        promise = SentFuture(loop=loop)
-
-        def settle(future: Future) -> None:
-            if promise.done():
-                return
-            error = future.exception()
-            if error is None:
-                promise.set_result(future.result())
-            else:
-                promise.set_exception(error)
-
-        def done(future: Future) -> None:
-            try:
-                loop.call_soon_threadsafe(settle, future)
-            except RuntimeError:
-                return  # the loop has ended
-
+        promise = SentFuture(loop=asyncio.get_running_loop())
         while True:
             try:
-                promise.sent = self._producer.send(value, on_done=done, **options)
+                promise.sent = self._producer.send(value, on_done=promise, **options)
             except ProducerFull:
                 if not self._wait_when_full:
                     raise
@@ -71,12 +74,8 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Commit all that was sent; the promises are done then."""
-        await asyncio.to_thread(self._flush)
-
-    def _flush(self) -> None:
-        self._producer.flush()
-        # Another thread tells the promises: without this the last of them could come a moment after this returns.
-        CALLBACKS.drain(CALLBACK_SECONDS)
+        # They are told before those who flush are woken.
+        await asyncio.to_thread(self._producer.flush)
 
     @property
     def pending(self) -> int:

@@ -66,6 +66,7 @@ class Groups:
         self._clock = clock
         self._by_id: dict[int, Group] = {}
         self._by_name: dict[tuple[bytes, str], Group] = {}
+        self._by_topic: dict[bytes, dict[str, Group]] = {}
         self._next_id = 1
         self._noted: list[bytes | tuple[Cursor, int, int, Sequence[int]] | _Mark | _Barrier] = []
         self._make_lock = threading.Lock()
@@ -124,7 +125,7 @@ class Groups:
 
     def restore(self, snapshot: bytes) -> None:
         """See `Layer`. Opening may be tried again, so it begins anew."""
-        self._by_id, self._by_name, self._next_id = {}, {}, 1
+        self._by_id, self._by_name, self._by_topic, self._next_id = {}, {}, {}, 1
         self._noted = []
         self._taken = 0
         self._snapshot = snapshot
@@ -262,12 +263,17 @@ class Groups:
             group.attach(logs, self._clock, self._mover, careful=self._careful)
         self._by_id[group.identity] = group
         self._by_name[topic_id, name] = group
+        self._by_topic.setdefault(topic_id, {})[name] = group
         self._next_id = max(self._next_id, operation.group_id + 1)
 
     def _deleted(self, group: Group) -> None:
         group.deleted = True
         self._by_id.pop(group.identity, None)
         self._by_name.pop((group.topic_id, group.name), None)
+        of_topic = self._by_topic.get(group.topic_id, {})
+        of_topic.pop(group.name, None)
+        if not of_topic:
+            self._by_topic.pop(group.topic_id, None)
 
     # -- what groups note -------------------------------------------------------------------------------------------
 
@@ -377,16 +383,26 @@ class Groups:
 
     def of_topic(self, topic_id: bytes) -> list[Group]:
         """The groups of one topic, by name."""
-        return [group for group in self.all() if group.topic_id == topic_id]
+        return [group for _, group in sorted(self._by_topic.get(topic_id, {}).items())]
 
-    def make(self, topic_id: bytes, topic: str, name: str, settings: GroupSettings, starts: Callable[[], list[int]]) -> Group:
+    def make(
+        self,
+        topic_id: bytes,
+        topic: str,
+        name: str,
+        choose: Callable[[Group | None], GroupSettings],
+        starts: Callable[[], list[int]],
+    ) -> Group:
         """
-        The group of that name, made if it is not there; with *settings* from now on. Durable when it returns.
+        The group of that name, made if it is not there. Durable when it returns.
+
+        It works from now on by what *choose* says, which is given the group if it is there, and whose settings nobody changes meanwhile.
 
         Raises `TopicNotFound` if the topic is deleted meanwhile.
         """
         with self._make_lock:
             group = self._by_name.get((topic_id, name))
+            settings = choose(group)
             if group is None:
                 identity = self._next_id
                 self._next_id += 1

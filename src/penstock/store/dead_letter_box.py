@@ -58,7 +58,7 @@ class DeadLetters:
         if found is not None:
             return found
         return self._groups.make(
-            dead.topic_id, dead.name, BOX_GROUP, GroupSettings(), lambda: [log.log_start for log in dead.logs]
+            dead.topic_id, dead.name, BOX_GROUP, lambda _: GroupSettings(), lambda: [log.log_start for log in dead.logs]
         )
 
     def __iter__(self) -> Iterator[Message]:

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_wait
 from penstock.errors import WaitTimeout
@@ -27,7 +27,7 @@ _making = threading.Lock()
 class SentBatch:
     """The messages that a producer sent together, and what became of them."""
 
-    __slots__ = ("_event", "callbacks", "done", "error", "first_offset", "flush", "partition", "topic")
+    __slots__ = ("_event", "callbacks", "done", "error", "first_offset", "flush", "partition", "promises", "topic")
 
     def __init__(self, topic: str, partition: int, flush: Callable[[], None]) -> None:
         self.topic = topic
@@ -37,11 +37,16 @@ class SentBatch:
         self.done = False
         self.flush = flush
         self.callbacks: list[tuple[Callable[[Future], object], Future]] = []
+        self.promises: list[tuple[Promise, Future]] = []
+        """Filled before the batch goes, and told before anybody is woken."""
         self._event: threading.Event | None = None
 
     def finish(self, first_offset: int, error: PenstockError | None) -> None:
         """Tell all who wait; in the committing thread."""
         self.first_offset, self.error = first_offset, error
+        if self.promises:
+            promises, self.promises = self.promises, []
+            promises[0][0].tell(promises)
         # Not run here: this is the committing thread, and a callback may want to commit something itself. Handed on before anybody
         # is woken: whoever closes the producer then waits for them.
         self._hand_on_callbacks()
@@ -66,6 +71,19 @@ class SentBatch:
             if not self.done:  # finish sets `done` before it looks for the event
                 return self._event.wait(timeout_s) or self.done
         return True
+
+
+class Promise:
+    """
+    What may be told by the committing thread itself, and does not wait for the thread of callbacks, which users may block.
+
+    All promises of a batch are of one kind.
+    """
+
+    @staticmethod
+    def tell(promises: list[tuple[Any, Future]]) -> None:
+        """Their futures have an `outcome` now. Must neither wait nor raise."""
+        raise NotImplementedError
 
 
 def run_callback(callback: Callable[[Future], object], future: Future) -> None:
@@ -149,6 +167,12 @@ class Future:
         if batch.error is not None:
             raise batch.error
         return Receipt(batch.topic, batch.partition, batch.first_offset + self._index)
+
+    @property
+    def outcome(self) -> Receipt | PenstockError:
+        """The receipt or the error, without waiting; for whoever was told that it is there."""
+        batch = self._batch
+        return Receipt(batch.topic, batch.partition, batch.first_offset + self._index) if batch.error is None else batch.error
 
     def exception(self, timeout: object = None) -> PenstockError | None:
         """Wait like `result`, and return its error, None if there is none."""

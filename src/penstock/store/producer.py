@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
-from penstock.store.future import CALLBACKS, Future, SentBatch
+from penstock.store.future import CALLBACKS, Future, Promise, SentBatch
 from penstock.topics import publication
 from penstock.topics.options import Wishes, packing
 from penstock.topics.partitioner import partition_of_key
@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from penstock.volume.tickets import AppendTicket
     from penstock.volume.volume import Volume
 
-_MESSAGE_OVERHEAD_BYTES = 32
+_MESSAGE_OVERHEAD_BYTES = 40
+"""What a message takes in the tables of a batch that has all columns: three offsets, three times, priority, validity."""
+_HEADER_OVERHEAD_BYTES = 8
+"""What each of its headers takes there: the offsets of name and value."""
+_BATCH_OVERHEAD_BYTES = 1024
+"""What a batch takes beside its messages: header, directory, padding; no more than that."""
 CALLBACK_SECONDS = 10.0
 """How long closing waits for users' callbacks."""
 
@@ -185,7 +190,9 @@ class Producer:
         self._forget = forget
         self.linger = options.linger
         self._batch_messages = options.batch_messages
-        self._batch_bytes = min(options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes))
+        self._batch_bytes = min(
+            options.batch_bytes, batch_bytes_limit(topic.settings.max_message_bytes) - _BATCH_OVERHEAD_BYTES
+        )
         self._max_pending = options.max_pending
         self._raise_when_full = options.raise_when_full
         # Taken again by a callback that sends, and by a commit that is done before its callback is set.
@@ -216,7 +223,7 @@ class Producer:
         ttl: object = None,
         delay: object = None,
         priority: object = None,
-        on_done: Callable[[Future], object] | None = None,
+        on_done: Callable[[Future], object] | Promise | None = None,
     ) -> Future:
         """
         Take one message; returns at once with the promise of its receipt. *on_done* is called with it when it is done.
@@ -247,6 +254,7 @@ class Producer:
                 size = publication.message_bytes(value, key_data, pairs)
         if size > self._limit:
             self._topic.check_size(size)
+        size += _MESSAGE_OVERHEAD_BYTES if pairs is None else _MESSAGE_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(pairs)
         if partition is not None:
             partition = self._topic.check_partition(partition)
         with self._lock:
@@ -263,7 +271,7 @@ class Producer:
             else:
                 number = self._sticky
             batch = self._open.get(number)
-            if batch is None or batch.size + size + _MESSAGE_OVERHEAD_BYTES > self._batch_bytes:
+            if batch is None or batch.size + size > self._batch_bytes:
                 if batch is not None:
                     self._commit(number)
                 batch = self._begin(number)
@@ -280,11 +288,14 @@ class Producer:
                     if batch.wishes is None:
                         batch.wishes = {}
                     batch.wishes[index] = wishes
-            batch.size += size + _MESSAGE_OVERHEAD_BYTES
+            batch.size += size
             self._pending += 1
             future = Future(batch.sent, index)
             if on_done is not None:
-                batch.sent.callbacks.append((on_done, future))
+                if isinstance(on_done, Promise):
+                    batch.sent.promises.append((on_done, future))
+                else:
+                    batch.sent.callbacks.append((on_done, future))
             if index + 1 >= self._batch_messages or (self.linger == 0 and self._pending == 1):
                 self._commit(number)
         return future

@@ -525,20 +525,23 @@ class Store:
             "ordered": ordered, "lease_ms": _ms("lease", lease), "max_deliveries": max_deliveries,
             "backoff_ms": _ms("backoff", backoff), "backoff_max_ms": _ms("backoff_max", backoff_max), "reset": reset,
         }  # fmt: skip
+        wanted = {name: value for name, value in given.items() if value is not None}
+
+        def choose(known: Group | None) -> GroupSettings:
+            settings = replace(GroupSettings() if known is None else known.settings, **wanted)
+            if settings.ordered and found.settings.priorities:
+                raise BadSetting(
+                    "ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic"
+                )
+            if known is not None and known.ordered != settings.ordered and known.members:
+                raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
+            return settings
+
         known = self._groups.find(found.topic_id, group)
-        settings = replace(
-            GroupSettings() if known is None else known.settings,
-            **{name: value for name, value in given.items() if value is not None},
-        )
-        if settings.ordered and found.settings.priorities:
-            raise BadSetting(
-                "ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic"
-            )
-        if known is not None and known.ordered != settings.ordered and known.members:
-            raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
+        choose(known)  # what is wrong is told before what is wrong with the start
         # Where a group begins counts when it is made; later only that it is a place at all.
         starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
-        made = self._groups.make(found.topic_id, found.name, group, settings, lambda: starts)
+        made = self._groups.make(found.topic_id, found.name, group, choose, lambda: starts)
         if found.settings.record_deliveries:
             self._deliveries.attach(found, made)
         if self._meter is not None:

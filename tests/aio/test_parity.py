@@ -66,6 +66,7 @@ TWINS = {
         Consumer,
         aio.AsyncConsumer,
         missing={
+            "asks_a_server": "for workers, which run in threads or in a loop of their own",
             "closed": _HERE,
             "forget": "for a forked child, where no loop runs",
             "group": _HERE,

@@ -552,7 +552,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert (box.replay if replay else box.discard)(offsets=[offset]) == expected
         self.box.discard(offset)
         if replay:
-            self.logs["in"][partition].append(self.logs["in"][partition][source])
+            log, wish = self.logs["in"][partition], self.wishes.get((partition, source))
+            if wish is not None:
+                # It is due at once, as urgent as it was, and lives as long as it was to live.
+                self.wishes[partition, len(log)] = m.Wish(end=self.now + wish.end - wish.since, lane=wish.lane, since=self.now)
+            log.append(log[source])
         self._settle()
 
     # -- time, commits and crashes ----------------------------------------------------------------------------------

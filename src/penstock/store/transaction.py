@@ -36,11 +36,6 @@ class Transaction:
     and what it would have acked stays with its consumer. `receipts` has the places of its messages, in order, after the commit.
     """
 
-    __slots__ = (
-        "_acks", "_batches", "_bodies", "_catalog", "_check_open", "_ended", "_late", "_logs", "_receipts", "_topics", "_volume",
-        "first_offsets",
-    )  # fmt: skip
-
     def __init__(self, catalog: Catalog, volume: Volume, check_open: Callable[[], None]) -> None:
         self._catalog = catalog
         self._volume = volume

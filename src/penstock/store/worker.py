@@ -10,6 +10,7 @@ back what was not begun, and makes everything durable.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import queue
@@ -230,10 +231,19 @@ class Worker:
             await self._call(self._end, messages, None)
 
     async def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call *function*: here if it does not wait, else in a thread, so that the other handlers of the loop go on."""
+        """
+        Call *function*: here if it does not wait, else in a thread, so that the other handlers of the loop go on.
+
+        What it sets in its context, as tracing does with the current span, is set for the handler too.
+        """
         if self._aside is None:
             return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._aside, function, *arguments)
+        context = contextvars.copy_context()
+        answer = await asyncio.get_running_loop().run_in_executor(self._aside, context.run, function, *arguments)
+        for variable, value in context.items():
+            if variable.get(None) is not value:
+                variable.set(value)
+        return answer
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 

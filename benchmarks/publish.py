@@ -260,9 +260,11 @@ def threads_side(publish: Callable[[], object], threads: int, seconds: float) ->
             done = 0
             ready.wait()
             try:
-                while not over.is_set():
+                while True:
                     publish()
                     done += 1
+                    if over.is_set():
+                        break
             except BaseException as error:  # noqa: BLE001 - raised by the one who waits
                 errors.append(error)
             counts[number] = done

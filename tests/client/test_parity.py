@@ -24,7 +24,6 @@ PAIRS = [
     (Transaction, RemoteTransaction, {
         "add_batch": "for the broker, whose clients encode",
         "finish_unleased": "for dead letters, which are the server's own",
-        "first_offsets": "for the broker, which answers with them",
     }),
     (OpenStage, RemoteStage, {"add_batch": "for the broker, whose clients encode"}),
     (DeadLetters, RemoteDeadLetters, {"expire": "retention is the server's own"}),

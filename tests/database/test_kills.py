@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-MESSAGES_EACH = 6
-"""So many messages are there to consume for each kill."""
+MESSAGES_EACH, MESSAGES_MIN = 20, 400
+"""So many messages are there to consume for each kill, and at least: the consumer must not be done before, however slow the relay is."""
 
 
 def is_delayed(number: int) -> bool:
@@ -58,9 +58,9 @@ class Forker:
             assert line, "the process that forks has ended"
         return line
 
-    def kill(self, rng: random.Random) -> bytes:
+    def kill(self, rng: random.Random, wanted: int) -> bytes:
         """
-        Fork one and kill it: mostly while it works, sometimes while it opens its store and its databases.
+        Fork one and kill it: mostly while the *wanted* one of its two works, sometimes while it opens its store and its databases.
 
         Returns, for the consumer and for the relay, whether it was in the middle of work.
         """
@@ -68,9 +68,9 @@ class Forker:
         if rng.random() < 0.9:
             self._line("ready")
             end = time.monotonic() + 0.1
-            while self._flags.read_bytes() != b"\1\1" and time.monotonic() < end:
+            while not self._flags.read_bytes()[wanted] and time.monotonic() < end:
                 time.sleep(0.0005)
-            time.sleep(rng.uniform(0, 0.015))
+            time.sleep(rng.choice((0, rng.uniform(0, 0.015))))
         else:
             time.sleep(rng.uniform(0, 0.04))
         os.kill(pid, signal.SIGKILL)
@@ -188,7 +188,7 @@ def check(effects: Database, outbox: Database, folder: Path, rng: random.Random,
     """Kill until each of the two was in the middle of work so many times."""
     place = Place(str(folder / "store"), served=served)
     try:
-        values = publish(place.store, kills * MESSAGES_EACH)
+        values = publish(place.store, max(MESSAGES_MIN, kills * MESSAGES_EACH))
         place.hand_over()
         writer = Writer(outbox, rng)
         counts = [0, 0]
@@ -196,7 +196,7 @@ def check(effects: Database, outbox: Database, folder: Path, rng: random.Random,
         with Forker(place.address, effects, outbox, folder / "flags") as forker:
             while min(counts) < kills:
                 writer.write()
-                for helper, was_at_work in enumerate(forker.kill(rng)):
+                for helper, was_at_work in enumerate(forker.kill(rng, counts.index(min(counts)))):
                     counts[helper] += was_at_work
                 rounds += 1
                 assert rounds < 20 * kills + 100, f"too seldom at work: {counts}"

@@ -146,6 +146,59 @@ def _check_histories(seed: int, count: int, length: int, kind: type[QueueMachine
             raise _run(shorter, kind) or error
 
 
+DELAYED_AND_FAILED: list[Step] = [
+    ("start", {"messages": 2}),
+    ("publish_wishes", {"partition": 1, "wishes": [{}, {}, {"delay": "at 12 s"}], "lanes": ["medium", "low", "low", "low"]}),
+    ("publish_wishes", {"partition": 0, "wishes": [{}, {}, {}], "lanes": ["medium", "medium", "high", "low"]}),
+    ("commit", {"name": "shared", "pick": 6, "partition": 1, "back": 1}),
+    ("advance", {"seconds": 11}),
+    (
+        "publish_wishes",
+        {
+            "partition": 1,
+            "wishes": [{}, {"delay": 7, "ttl": 3}, {"delay": 3, "ttl": 15}, {"delay": 1}],
+            "lanes": ["low", "low", "high", "medium"],
+        },
+    ),
+    ("handle", {"name": "shared", "pick": 5, "hows": ["nack now", "extend", "ack"]}),
+    ("advance", {"seconds": 3}),
+    ("end", {"how": "restart", "seed": 6594}),
+    ("get", {"name": "shared", "pick": 1, "count": 3}),
+    ("finish", {"pick": 2, "hows": ["nack now", "reject", "ack", "ack"]}),
+    ("handle", {"name": "shared", "pick": 3, "hows": ["reject", "ack and wait", "nack"]}),
+    ("advance", {"seconds": 3}),
+    ("handle", {"name": "shared", "pick": 3, "hows": ["reject", "nack", "ack", "nack"]}),
+    ("publish_once", {"keys": ["b"], "partition": 1}),
+    ("end", {"how": "kill", "seed": 26626}),
+    (
+        "publish_wishes",
+        {"partition": 0, "wishes": [{}, {"delay": 30}, {"delay": 1}, {"ttl": 15}], "lanes": ["high", "low", "low", "medium"]},
+    ),
+    ("get", {"name": "shared", "pick": 1, "count": 3}),
+    (
+        "publish_wishes",
+        {
+            "partition": 1,
+            "wishes": [{"delay": 30}, {"delay": 7}, {"delay": 7, "ttl": 3}, {"ttl": 2}],
+            "lanes": ["high", "medium", "medium", "high"],
+        },
+    ),
+    (
+        "publish_wishes",
+        {
+            "partition": 0,
+            "wishes": [{"delay": "at 12 s"}, {"ttl": 15}, {"delay": 30}],
+            "lanes": ["medium", "high", "medium", "high"],
+        },
+    ),
+]
+"""What was delayed, failed, and was found after a kill, was served as if it had waited since it was published."""
+
+
+def test_a_history_that_failed_once() -> None:
+    assert _run(DELAYED_AND_FAILED, LanesMachine) is None
+
+
 def test_random_histories(seed: int) -> None:
     """I15-I32 over histories that do much of everything; the steps of a failure are printed."""
     _check_histories(seed, 80, 120)

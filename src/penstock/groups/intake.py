@@ -102,18 +102,16 @@ class Intake:
         due_us = last_due_us(batch)
         if due_us is None or due_us <= now_us - 2 * lanes.age_us:
             return
-        chosen = among & cursor.ready
-        if not chosen:
-            return
         dues = [
             (due_us, batch.offset(at))
             for at, due_us in enumerate(dues_us(batch, 0, len(batch)))
             if due_us is not None and due_us > now_us - 2 * lanes.age_us
         ]
-        dues = sorted([entry for entry in dues if entry[1] in chosen])
-        delayed = [entry for entry in dues if entry[0] > now_us]
-        for due_us, offset in dues[: len(dues) - len(delayed)]:
-            lanes.late(due_us, (offset,), now_us)
+        for due_us, offset in dues:
+            # Also those that have failed and come back later: they too wait since they were due, and not since they were published.
+            if due_us <= now_us and offset in among:
+                lanes.late(due_us, (offset,), now_us)
+        delayed = sorted([entry for entry in dues if entry[0] > now_us and entry[1] in among and entry[1] in cursor.ready])
         lanes.delay(delayed)
         cursor.ready -= BitMap64([offset for _, offset in delayed])
 

@@ -103,6 +103,26 @@ def test_a_restart_goes_on_at_the_position_of_the_database_when_acks_were_lost(t
     store.close()
 
 
+def test_what_had_its_effect_before_is_passed_over_even_without_time(tmp_path: Path, database: Database) -> None:
+    """What a group died with it delivers one by one: each is a look of its own, and so is the first that is new."""
+    store = Store.open(tmp_path / "store", settings=SETTINGS)
+    publish(store, 10)
+    found = consumer(store, database)
+    opened = first_batch(found)
+    found._consumer.ack = lambda messages: None
+    store.flush()
+    with opened as cursor:
+        for message in opened:
+            database.insert(cursor, text_of(message))
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    with Store.open(tmp_path / "killed", settings=SETTINGS) as again:
+        publish(again, 3, 10)
+        with consumer(again, database) as other:
+            assert [message.offset for message in first_batch(other, timeout=0)] == [10]
+    found.close()
+    store.close()
+
+
 def test_a_group_that_is_ahead_of_the_database_goes_back(store: Any, database: Database) -> None:
     values = publish(store, 5)
     with store.subscribe(ORDERS, BILLING) as other:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 
+import penstock
 from penstock.errors import BadName, BadSetting, OffsetOutOfRange, StoreLocked, StoreNotFound, TopicExists, TopicNotFound
 from penstock.format.batch import encode_batch, encode_single
 from penstock.format.batch_header import Producer
 from penstock.log.segment import parse_segment_name
 from penstock.settings import StoreSettings, TopicSettings
+from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
 from penstock.volume.reader import VolumeReader
@@ -83,6 +86,20 @@ def test_every_offset_and_every_time_is_found_in_every_segment() -> None:
         assert log.offset_of_time(clock.now_us() + 1) == log.committed_end
         volume.close()
         volume = _open(files, clock)
+
+
+def test_a_reader_finds_a_time_where_compaction_left_segments_empty(tmp_path: Path) -> None:
+    """As the owner does: what begins at a time begins with the first message that is left."""
+    path = str(tmp_path / "store")
+    with Store.open(path, background=False) as store:
+        store.create_topic("t", compaction=True, segment_messages=10, retain="always")
+        for number in range(40):
+            store.publish("t", b"%d" % number, key=b"k%d" % (number % 10))
+        store.compact("t")
+        begin = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+        assert store.offset_of_time("t", 0, begin) == 20
+        with penstock.open(path, read_only=True) as reader:
+            assert reader.offset_of_time("t", 0, begin) == 20
 
 
 def test_look_up_by_time_survives_a_clock_that_jumps_back() -> None:

@@ -172,6 +172,9 @@ class DatabaseConsumer(Helper):
         """
         The next batch, in a transaction that is open; None if nothing came within *timeout* seconds (None: wait for ever).
 
+        Messages that had their effect before, and that only the group did not know of, are left out on the way: however long that
+        takes, what lies behind them is looked for.
+
         Raises `Closed`, and what `batches` raises.
         """
         wait_s = check_wait("timeout", timeout)
@@ -182,12 +185,13 @@ class DatabaseConsumer(Helper):
         while True:
             if not self._waiting:
                 left_s = _WAIT_SECONDS if end_s is None else min(_WAIT_SECONDS, max(0.0, end_s - time.monotonic()))
-                self._put_in_line(self._take(left_s))
+                found = self._take(left_s)
+                if not found and end_s is not None and time.monotonic() >= end_s:
+                    return None
+                self._put_in_line(found)
             batch = self._next()
             if batch is not None:
                 return batch
-            if not self._waiting and end_s is not None and time.monotonic() >= end_s:
-                return None
 
     def _take(self, wait_s: float) -> Sequence[Delivery]:
         """What the group has for us; before waiting for more, look whether it has passed over something."""

@@ -32,7 +32,7 @@ def consumer(store: Any, database: Database, **options: Any) -> databases.Databa
     return databases.consumer(store, ORDERS, BILLING, connection=database.connect, backoff=0.01, **options)
 
 
-def drain(store: Any, database: Database, *, timeout: float = 0.03, **options: Any) -> None:
+def drain(store: Any, database: Database, *, timeout: float = 0.2, **options: Any) -> None:
     """Let every message have its effect."""
     with consumer(store, database, **options) as found:
         for batch in found.batches(timeout):
@@ -144,7 +144,7 @@ def test_a_new_consumer_begins_where_it_is_told(store: Any, database: Database) 
     publish(store, 5)
     with consumer(store, database, start="latest") as found:
         values = publish(store, 3, 5)
-        for batch in found.batches(0.05):
+        for batch in found.batches(0.2):
             with batch as cursor:
                 for message in batch:
                     database.insert(cursor, text_of(message))
@@ -335,7 +335,7 @@ def test_a_batch_that_was_not_handled_is_an_error_and_comes_again(store: Any, da
         found.get(1)
         with pytest.raises(UsageError, match="with batch as cursor"):
             found.get(1)
-        for batch in found.batches(0.05):
+        for batch in found.batches(0.2):
             with batch as cursor:
                 for message in batch:
                     database.insert(cursor, text_of(message))
@@ -362,7 +362,7 @@ def test_rows_of_the_users_own_kind_do_not_disturb(store: Any, database: Databas
         connection.row_factory = dict_row
         connection.autocommit = True
     with databases.consumer(store, ORDERS, BILLING, connection=connection) as found:
-        for batch in found.batches(0.05):
+        for batch in found.batches(0.2):
             with batch as cursor:
                 for message in batch:
                     database.insert(cursor, text_of(message))

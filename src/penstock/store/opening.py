@@ -43,7 +43,7 @@ def open_store(
     if not isinstance(text, str) or not text or "\0" in text:
         raise BadArgument("path", shown(path), 'must be the path of a folder, or "memory:"')
     if "://" in text:
-        raise BadArgument("path", shown(path), "this version opens folders and memory: only; a server comes with a later one")
+        raise BadArgument("path", shown(path), 'must be the path of a folder, "memory:", or a server: penstock://host:port')
     known = {field.name for field in fields(StoreSettings)}
     for name, value in settings.items():
         if name not in known:

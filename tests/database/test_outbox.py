@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import database as databases
-from penstock.errors import BadArgument, BadName, MessageTooLarge, TakenOver, Unavailable, UsageError
+from penstock.errors import BadArgument, BadName, Conflict, MessageTooLarge, TakenOver, Unavailable, UsageError
 from penstock.store.store import Store
 from penstock.values import MIB
 from tests.conformance.backends import SETTINGS
@@ -256,3 +256,32 @@ def test_messages_of_one_key_are_published_in_the_order_of_commits(store: Any, p
     with databases.relay(store, connection=postgres.connect) as relay:
         assert relay.run_once() == 2
     assert values(store) == ["first", "second"]
+
+
+def test_an_outbox_that_was_set_back_takes_no_new_message_for_an_old_one(store: Any, database: Database) -> None:
+    connection = database.connect()
+
+    def publish(text: str) -> None:
+        databases.outbox.publish(connection, ORDERS, text.encode())
+        connection.commit()
+
+    def relay() -> int:
+        with databases.relay(store, connection=database.connect) as found:
+            return found.run_once()
+
+    publish("before the backup")
+    assert relay() == 1
+    [(number,)] = database.run("SELECT batch_number FROM penstock_outbox_relay")
+    for text in ("second", "third"):
+        publish(text)
+        assert relay() == 1
+    database.run("UPDATE penstock_outbox_relay SET batch_number = ?", number)  # as a backup of then has it
+    publish("after it")
+    for _ in range(2):
+        with pytest.raises(Conflict, match=r"set back.*begin_anew"):
+            relay()
+        assert rows(database) == 1
+    assert databases.outbox.begin_anew(connection) == 1
+    assert relay() == 1
+    assert values(store) == ["before the backup", "second", "third", "after it"]
+    assert rows(database) == 0

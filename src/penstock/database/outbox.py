@@ -68,8 +68,8 @@ class Outbox:
         return [
             f"CREATE TABLE {self.quoted} ({columns})",
             f"CREATE TABLE {self.relay_table} ({relay})",
-            # The name is this table's for ever: the store knows by it what was published.
-            f"INSERT INTO {self.relay_table} VALUES (1, 'outbox-{uuid.uuid4().hex}', 0, '')",  # noqa: S608 - checked and quoted
+            # The name is this table's as long as nobody sets it back: the store knows by it what was published.
+            f"INSERT INTO {self.relay_table} VALUES (1, '{_new_name()}', 0, '')",  # noqa: S608 - checked and quoted
         ]
 
     def publish(
@@ -120,6 +120,24 @@ class Outbox:
             if chosen is None:
                 return int(dialect.execute(cursor, statement).rowcount)
             return sum(dialect.execute(cursor, statement + " AND id = ?", (one,)).rowcount for one in chosen)
+
+    def begin_anew(self, connection: Any) -> int:
+        """
+        Let the relay publish all that is in the outbox, under a new name; commits, and returns how many messages that are.
+
+        It is for a database that was set back to an earlier state, from a backup perhaps, which a relay tells as `Conflict`. What was
+        published since then and is in the outbox again comes twice. A relay that is at work is told `TakenOver`.
+        """
+        dialect = dialect_of(connection)
+        with Transaction(dialect) as cursor:
+            change = f"UPDATE {self.relay_table} SET producer = ?, batch_number = 0, owner = ''"  # noqa: S608
+            dialect.execute(cursor, change, (_new_name(),))
+            dialect.execute(cursor, f"UPDATE {self.quoted} SET batch_number = NULL WHERE error IS NULL")  # noqa: S608
+            return int(cursor.rowcount)
+
+
+def _new_name() -> str:
+    return f"outbox-{uuid.uuid4().hex}"
 
 
 def _bytes(value: Any) -> bytes | None:

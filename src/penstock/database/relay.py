@@ -13,6 +13,10 @@ There is one relay: whoever starts takes over, by writing his name into the rela
 its own name there. A relay that was stopped for a while may still publish its batch: its successor has the same rows under the same
 number.
 
+A number is noted in the database before the store hears of it, so the store never knows a higher one; unless the database was set back to
+an earlier state, from a backup perhaps. Then new rows would get a number that the store has, be taken for published, and be deleted. So
+before rows get a number the store is asked whether it is free; a commit says so of the next one.
+
 In PostgreSQL rows become visible when their transaction commits, later perhaps than rows with higher ids. Nothing here believes that there
 is nothing below an id: a batch is the lowest ids that can be seen and have no number yet.
 """
@@ -28,7 +32,7 @@ from penstock.database import schema
 from penstock.database.dialect import Source, Transaction, is_database_error
 from penstock.database.helper import Helper
 from penstock.database.outbox import TABLE, VERSION, Outbox, decode_headers
-from penstock.errors import TakenOver, TopicNotFound, Unavailable, UsageError
+from penstock.errors import Conflict, TakenOver, TopicNotFound, TransactionFenced, Unavailable, UsageError
 from penstock.log_events import event
 from penstock.values import MIB
 
@@ -99,6 +103,8 @@ class Relay(Helper):
         self._me = uuid.uuid4().hex
         self._published: int | None = None
         """The batch that the store has, and whose rows are to be deleted."""
+        self._free: tuple[str, int] | None = None
+        """The producer's number that the store is known not to have yet."""
         try:
             dialect = source.dialect
             schema.create(dialect, outbox.table, VERSION, outbox.statements(dialect))
@@ -112,7 +118,8 @@ class Relay(Helper):
         """
         Publish all that is there now; returns how many messages. They are in the store, durably, and not in the outbox any more.
 
-        Raises what the database raises, `TakenOver`, and what publishing raises; the messages stay where they are then.
+        Raises what the database raises, `TakenOver`, what publishing raises, and `Conflict` if the database was set back to an earlier
+        state; the messages stay where they are then.
         """
         total = 0
         while count := self._step():
@@ -127,6 +134,9 @@ class Relay(Helper):
         if batch is None:
             return 0
         producer, number, rows = batch
+        if not rows:
+            self._check_free(producer, number + 1)
+            return self._step()
         while refused := self._publish(producer, number, rows):
             self._set_aside(dialect, refused)
             rows = [row for row in rows if row.id not in refused]
@@ -137,24 +147,41 @@ class Relay(Helper):
         return bool(dialect.read(f"SELECT 1 FROM {self._outbox.quoted} WHERE error IS NULL LIMIT 1"))  # noqa: S608
 
     def _take(self, dialect: SqliteDialect | PostgresDialect) -> tuple[str, int, list[_Row]] | None:
-        """Delete what is published; (producer, number, rows) of the batch that was begun, or of a new one. None: there is nothing."""
+        """
+        Delete what is published; (producer, number, rows) of the batch that was begun, or of a new one. None: there is nothing.
+
+        Without rows: there are some, and the store is to be asked about the next number first; not here, where others wait for us.
+        """
         table, relay_table = self._outbox.quoted, self._outbox.relay_table
         with Transaction(dialect) as cursor:
             producer, number = self._check_owner(dialect, cursor)
             if self._published == number:
                 dialect.execute(cursor, f"DELETE FROM {table} WHERE batch_number = ?", (number,))  # noqa: S608
             rows = list(self._rows(dialect, cursor, number))
-            if not rows:
-                chosen = self._choose(dialect, cursor)
-                if chosen:
-                    number += 1
-                    marks = ", ".join("?" * len(chosen))
-                    change = f"UPDATE {table} SET batch_number = ? WHERE id IN ({marks})"  # noqa: S608
-                    dialect.execute(cursor, change, (number, *chosen))
-                    dialect.execute(cursor, f"UPDATE {relay_table} SET batch_number = ?", (number,))  # noqa: S608
-                    rows = list(self._rows(dialect, cursor, number))
+            chosen = [] if rows else self._choose(dialect, cursor)
+            if chosen and self._free == (producer, number + 1):
+                number += 1
+                marks = ", ".join("?" * len(chosen))
+                change = f"UPDATE {table} SET batch_number = ? WHERE id IN ({marks})"  # noqa: S608
+                dialect.execute(cursor, change, (number, *chosen))
+                dialect.execute(cursor, f"UPDATE {relay_table} SET batch_number = ?", (number,))  # noqa: S608
+                rows = list(self._rows(dialect, cursor, number))
         self._published = None
-        return (producer, number, rows) if rows else None
+        return (producer, number, rows) if rows or chosen else None
+
+    def _check_free(self, producer: str, number: int) -> None:
+        """Raise `Conflict` if the store has a batch of that number."""
+        try:
+            found = self._store.committed(producer, number) is not None
+        except TransactionFenced:
+            found = True
+        if found:
+            raise Conflict(
+                f"the outbox {self._outbox.table} was set back to an earlier state, by a backup perhaps: the store has its batch {number} "
+                "already. Nothing was published or removed. Look at what is in the outbox: some of it may be in its topic. To publish all "
+                "of it, use Outbox.begin_anew(connection)"
+            )
+        self._free = producer, number
 
     def _check_owner(self, dialect: SqliteDialect | PostgresDialect, cursor: Any) -> tuple[str, int]:
         """Its name and number; others wait until this transaction ends. Raises `TakenOver`."""
@@ -212,7 +239,8 @@ class Relay(Helper):
                     raise
                 return refused
             identity = stage.finish()
-        self._store.commit(producer, number, [identity])
+        done = self._store.commit(producer, number, [identity])
+        self._free = (producer, number + 1) if done.newest == number else None
         return {}
 
     def _refused(self, producer: str, rows: list[_Row]) -> dict[int, str]:
@@ -249,7 +277,7 @@ class Relay(Helper):
         """
         Publish what comes until `stop` is called. While the database or the store does not answer it waits and tries again.
 
-        Raises `TakenOver` when another relay has begun, and what waiting does not mend.
+        Raises `TakenOver` when another relay has begun, `Conflict` when the database was set back, and what waiting does not mend.
         """
         while not self._stopping.is_set():
             pause_s = self._poll_s

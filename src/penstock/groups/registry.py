@@ -21,6 +21,7 @@ from penstock.volume.tickets import Other
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
@@ -424,10 +425,21 @@ class Groups:
         for member in group.members:
             group.leave(member)
 
-    def seek(self, group: Group, targets: dict[int, int]) -> None:
+    def seek(self, group: Group, targets: Callable[[], dict[int, int]]) -> None:
         """Move the cursors of *group* to *targets*, by partition; durable when it returns."""
         with self._make_lock:
-            self.commit(group.seek_operations(targets))
+            # Not before: what retention removed until now is no target.
+            self.commit(group.seek_operations(targets()))
+
+    def standstill(self) -> AbstractContextManager[object]:
+        """
+        While it is entered no group is made, sought or configured: positions only go on.
+
+        Whoever removes messages by what groups have finished looks at that, and commits the removal, in one standstill: a seek that was
+        durable before is seen, and one that comes after finds the messages gone. May be entered by whoever holds no group's lock, and
+        left after a commit: no cycle's leader needs it.
+        """
+        return self._make_lock
 
     def commit(self, body: bytes) -> None:
         """Commit operations and carry them out; raises what a commit raises."""

@@ -7,6 +7,7 @@ merged. The new file is compared with what should be in it, offsets and values, 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ from penstock.log.rewriting import all_batches, rewrite, unchecked_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from penstock.files import FileSystem
     from penstock.format.batch import Batch
@@ -43,8 +45,12 @@ class Protection(NamedTuple):
     """Offsets below the floor that stay: some group has not finished them."""
     dedup_from_us: int = EVERYTHING
     """Messages with a dedup key that were appended at this time or later stay: after a restart the key is known from them alone."""
-    holds: Callable[[], bool] = lambda: True
-    """Asked before a rewritten segment takes over: whether all this is still so. A group that went back needs what it had finished."""
+    holds: Callable[[], AbstractContextManager[bool]] = lambda: contextlib.nullcontext(True)
+    """
+    Entered before a rewritten segment takes over: whether all this is still so, and it stays so until it is left.
+
+    A group that went back needs what it had finished.
+    """
 
     def kept(self, batch: Batch, offsets: list[int]) -> set[int] | None:
         """Which of *offsets*, those of all messages of *batch*, stay; None for all of them."""
@@ -99,7 +105,7 @@ def filter_segment(
     keep: Keep,
     *,
     compacted_us: int | None = None,
-    holds: Callable[[], bool] = lambda: True,
+    holds: Callable[[], AbstractContextManager[bool]] = lambda: contextlib.nullcontext(True),
     pause: Callable[[], None] = lambda: None,
 ) -> Removed | None:
     """
@@ -131,12 +137,19 @@ def filter_segment(
             raise DamagedFile(
                 rewritten.path, 0, rewritten.first_offset, "the rewritten segment holds other messages than it should"
             )
-        if not holds():
-            raise Unavailable(f"{segment.path} was not rewritten: a group went back meanwhile")
+
+    @contextlib.contextmanager
+    def takes_over() -> Iterator[None]:
+        with holds() as still:
+            if not still:
+                raise Unavailable(f"{segment.path} was not rewritten: a group went back meanwhile")
+            yield
 
     before, size = segment.messages, segment.position + FOOTER_BYTES
     batches = merge_small(left(), log.settings)
-    rewritten = rewrite(files, log, segment, batches, compacted_us=compacted_us, check=check, pause=pause)
+    rewritten = rewrite(
+        files, log, segment, batches, compacted_us=compacted_us, check=check, takes_over=takes_over, pause=pause
+    )
     if rewritten is None:
         return None
     return Removed(segments=1, messages=before - rewritten.messages, bytes=size - rewritten.position - FOOTER_BYTES)

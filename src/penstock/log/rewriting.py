@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile
@@ -22,6 +23,7 @@ from penstock.log.segment import READ_BYTES_DEFAULT, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from penstock.files import FileSystem
     from penstock.log.partition_log import PartitionLog
@@ -38,14 +40,15 @@ def rewrite(
     *,
     compacted_us: int | None = None,
     check: Callable[[Segment], None] = lambda _: None,
+    takes_over: Callable[[], AbstractContextManager[object]] = nullcontext,
     pause: Callable[[], None] = lambda: None,
 ) -> Segment | None:
     """
     Let *batches* take the place of what *segment* holds, and return the new segment; None if retention removed it meanwhile.
 
     The range of offsets stays, also where no batch is left in it. *check* sees the new file, synced and read back from the disk, and
-    raises if it is not what it should be. *pause* is called between batches, so that the thread that does this can let others run.
-    One thread at a time for each log.
+    raises if it is not what it should be. *takes_over* is entered while the new file takes the place of the old one. *pause* is called
+    between batches, so that the thread that does this can let others run. One thread at a time for each log.
 
     Raises:
         OSError: nothing is changed; the half-made file is removed now or at the next opening.
@@ -79,20 +82,20 @@ def rewrite(
         rewritten.sync()
         _compare(rewritten, segment, messages)
         check(rewritten)
+        with takes_over(), log.files_lock:
+            if segment.first_offset not in log.segment_firsts:
+                rewritten.close()
+                files.unlink(temporary)
+                return None
+            files.rename(temporary, segment.path)
+            files.sync_directory(os.path.dirname(segment.path))
+            rewritten.path = segment.path
+            log.replace_segment(rewritten)
     except BaseException:
         rewritten.close()
         if files.exists(temporary):
             files.unlink(temporary)
         raise
-    with log.files_lock:
-        if segment.first_offset not in log.segment_firsts:
-            rewritten.close()
-            files.unlink(temporary)
-            return None
-        files.rename(temporary, segment.path)
-        files.sync_directory(os.path.dirname(segment.path))
-        rewritten.path = segment.path
-        log.replace_segment(rewritten)
     write_index_cache(files, rewritten.index_path, rewritten.index_snapshot(b"").encode())
     return rewritten
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,7 @@ from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.volume.housekeeping import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.clock import Clock
     from penstock.groups.group import Group
@@ -112,18 +113,29 @@ class Housekeeper:
     def _retain_log(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> tuple[int, int]:
         settings = topic.settings
         partition = log.identity.partition
-        finished = min([group.position(partition) for group in groups], default=None)
-        if finished is None:
-            log.floors.pop("groups", None)
-        else:
-            log.floors["groups"] = finished
+        with self._groups.standstill():
+            finished = _finished(groups, partition)
+            if finished is None:
+                log.floors.pop("groups", None)
+            else:
+                log.floors["groups"] = finished
         if len(log.segment_firsts) > 1:
             needed = topic.dedup_floor(partition)
             if needed is None:
                 log.floors.pop("deduplication", None)
             else:
                 log.floors["deduplication"] = needed
-        segments, freed = self._volume.housekeeping.retain(log, self._rules(topic, groups))
+
+        @contextmanager
+        def floors_hold() -> Iterator[None]:
+            with self._groups.standstill():
+                # Only lower: the rules go by the groups that were there.
+                now = _finished(self._protected_groups(topic), partition)
+                if now is not None:
+                    log.floors["groups"] = now if finished is None else min(now, finished)
+                yield
+
+        segments, freed = self._volume.housekeeping.retain(log, self._rules(topic, groups), floors_hold=floors_hold)
         counters = self.counters(topic)
         if settings.retention_bytes_hard and finished is not None:
             hard = self._volume.housekeeping.retain(log, Rules(bytes_max=settings.retention_bytes_hard), without="groups")
@@ -210,9 +222,11 @@ class Housekeeper:
             open_offsets |= unfinished
             generations[group.name] = generation
 
-        def holds() -> bool:
-            now = self._protected_groups(topic)
-            return {group.name: group.unfinished(partition)[2] for group in now} == generations
+        @contextmanager
+        def holds() -> Iterator[bool]:
+            with self._groups.standstill():
+                now = self._protected_groups(topic)
+                yield {group.name: group.unfinished(partition)[2] for group in now} == generations
 
         dedup_from_us = self._clock.now_us() - topic.settings.dedup_window_ms * 1000
         return Protection(floor, open_offsets, dedup_from_us, holds)
@@ -256,3 +270,8 @@ class Housekeeper:
         """Wait for the thread; `stop` is set."""
         if self._thread is not None:
             self._thread.join()
+
+
+def _finished(groups: Sequence[Group], partition: int) -> int | None:
+    """What all of *groups* have finished of a partition; None without groups."""
+    return min([group.position(partition) for group in groups], default=None)

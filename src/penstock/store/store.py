@@ -598,8 +598,9 @@ class Store:
             places = {owner.check_partition(partition): to}
         else:
             places = dict.fromkeys(range(owner.partitions), to)
-        targets = {number: reading.place("to", where, owner.logs[number]) for number, where in places.items()}
-        self._groups.seek(found, targets)
+        self._groups.seek(
+            found, lambda: {number: reading.place("to", where, owner.logs[number]) for number, where in places.items()}
+        )
 
     # -- dead letters -----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from penstock.volume.tickets import MoveLogStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from penstock.files import FileSystem
     from penstock.log.partition_log import PartitionLog
@@ -97,26 +98,48 @@ class Housekeeping:
                     return Removed()
                 raise
 
-    def retain(self, log: PartitionLog, rules: Rules, *, without: str | None = None) -> tuple[int, int]:
+    def retain(
+        self,
+        log: PartitionLog,
+        rules: Rules,
+        *,
+        without: str | None = None,
+        floors_hold: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> tuple[int, int]:
         """
         Remove whole sealed segments from the front of *log*; returns (segments, bytes).
 
-        The new start of the log is durable before the first file goes. The floor named *without* is passed over.
+        The new start of the log is durable before the first file goes. The floor named *without* is passed over. *floors_hold* is entered
+        when there is something to remove: it sets the log's floors anew, which hold until it is left. The new start is durable then.
         """
         try:
-            return self._retain(log, rules, without)
+            return self._retain(log, rules, without, floors_hold)
         except (TopicNotFound, Corrupt, OSError):
             if log.deleted:
                 return 0, 0
             raise
 
-    def _retain(self, log: PartitionLog, rules: Rules, without: str | None) -> tuple[int, int]:
+    def _retain(
+        self,
+        log: PartitionLog,
+        rules: Rules,
+        without: str | None,
+        floors_hold: Callable[[], AbstractContextManager[object]],
+    ) -> tuple[int, int]:
         volume = self._volume
         volume.check_usable()
-        start = log.retention_start(**rules._asdict(), keep_from=volume.keep_from(log), without=without)
-        if start <= log.log_start:
+
+        def start_by_rules() -> int:
+            return log.retention_start(**rules._asdict(), keep_from=volume.keep_from(log), without=without)
+
+        if start_by_rules() <= log.log_start:
             return 0, 0
-        volume.commit_changes([MoveLogStart(log, start)])
+        with floors_hold():
+            # Once more: a group may have been sought back since, to what was to go.
+            start = start_by_rules()
+            if start <= log.log_start:
+                return 0, 0
+            volume.commit_changes([MoveLogStart(log, start)])
         # A file that power loss brings back is known by the start in the journal; who reads without an owner looks at checkpoints only.
         with contextlib.suppress(StorageFull):
             volume.checkpoint()

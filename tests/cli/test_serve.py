@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -13,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.errors import PermissionDenied, Unauthenticated
+from penstock.errors import BadSetting, PermissionDenied, Unauthenticated
 from penstock.server.auth import hash_token
+from penstock.server.serving import Server, ServerSettings
 from tests.cli.conftest import SCRIPT
 from tests.cli.serving import PATIENCE_S, Serving, serving
 
@@ -218,6 +221,36 @@ def test_tokens_say_who_may_do_what_and_are_read_again(tmp_path: Path, monkeypat
                 while time.monotonic() < end:
                     writer.publish("orders", b"again")
         assert "token-of" not in server.stop()[1]
+
+
+def test_signals_while_it_stops(tmp_path: Path) -> None:
+    """SIGHUP reads tokens again, as always, and changes nothing else; a second SIGTERM ends it at once."""
+    with serving("--data", str(tmp_path / "data"), *ANY, "--stop-timeout", "60s") as server:
+        host, _, port = server.address("http").removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as slow:
+            slow.sendall(
+                b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+            )
+            time.sleep(0.2)  # that it has begun cannot be seen from here
+            server.signal(signal.SIGTERM)
+            assert server.process.stderr is not None
+            assert any("penstock.server: stopping" in line for line in server.process.stderr)
+            server.signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                server.process.wait(0.3)
+            code, logged = server.stop()
+    assert code == -signal.SIGTERM
+    assert "Traceback" not in logged
+
+
+def test_a_server_that_cannot_listen_everywhere_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The name of a socket that it had made already, for one."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        http = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = ServerSettings(str(tmp_path / "data"), f"unix:{tmp_path}/native", None, http)
+        with pytest.raises(BadSetting, match="Address already in use"):
+            asyncio.run(Server(settings).run())
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_stopping_under_load_loses_nothing_and_exits_with_0(tmp_path: Path) -> None:

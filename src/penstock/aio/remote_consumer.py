@@ -334,9 +334,10 @@ class AsyncRemoteConsumer(AsyncConsumer):
             return
         handle, generation = remote._place()
         try:
-            await self._calls.ask(
-                Call.UNSUBSCRIBE, {"consumer": handle}, resend=False, lost=ConnectionLost(_LOST), generation=generation
-            )
+            if self._calls.connection.has(generation):
+                await self._calls.ask(
+                    Call.UNSUBSCRIBE, {"consumer": handle}, resend=False, lost=ConnectionLost(_LOST), generation=generation
+                )
         except (ConnectionLost, Closed, BadArgument):
             pass  # it is gone
         finally:

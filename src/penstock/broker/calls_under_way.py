@@ -40,7 +40,7 @@ class CallsUnderWay:
         self._publishing = 0
         self._publishing_bytes = 0
         self.on_room: Callable[[], None] = lambda: None
-        """Called whenever a call has ended, so that more may be read."""
+        """Called whenever a call has ended, or only waits from now on, so that more may be read."""
 
     @property
     def outstanding(self) -> int:
@@ -110,6 +110,7 @@ class CallsUnderWay:
         if len(self._waiting) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX:,} calls of this connection wait for messages already")
         self._waiting.add(frame.correlation)
+        self.on_room()
 
     def end_wait(self, frame: Frame) -> None:
         """The call waits no longer."""

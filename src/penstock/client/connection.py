@@ -63,6 +63,8 @@ LEAVE_SECONDS = 1.0
 """How long closing waits for who reads."""
 _NOW_BYTES_MAX = 16 * 1024
 """What a socket that takes bytes at all takes without waiting."""
+_NOW_CALLS_MAX = 64
+"""So many calls without much payload are sent without waiting."""
 
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -219,12 +221,36 @@ class Connection:
             pending.sends += 1
             self._channel.send(parts)
 
-    def _send_again(self, pending: Pending) -> None:
-        """On another connection. Under the lock."""
-        assert self._channel is not None
-        pending.was_sent = True
-        pending.sends += 1
-        self._channel.send(encode_frame(REQUEST, pending.call, pending.correlation, pending.fields, pending.payload))
+    def _send_again(self, calls: list[Pending]) -> None:
+        """
+        Send *calls* on another connection, in their order. Under the lock, which is given back when all are sent.
+
+        Much is sent by a thread of its own: a server that cannot send its answers does not read either, so somebody must read meanwhile.
+        """
+        channel, lock = self._channel, self._lock
+        assert channel is not None
+
+        def send() -> None:
+            try:
+                for pending in calls:
+                    pending.was_sent = True
+                    pending.sends += 1
+                    channel.send(encode_frame(REQUEST, pending.call, pending.correlation, pending.fields, pending.payload))
+            finally:
+                lock.release()
+
+        if sum(len(part) for pending in calls for part in pending.payload) <= _NOW_BYTES_MAX and len(calls) <= _NOW_CALLS_MAX:
+            send()
+            return
+        try:
+            threading.Thread(target=send, name=f"penstock-client-again {self.address.url}", daemon=True).start()
+        except BaseException:
+            lock.release()
+            raise
+
+    def has(self, generation: int) -> bool:
+        """Whether the connection of *generation* is there: what ended with it need not be told to another one."""
+        return self._channel is not None and self.generation == generation
 
     def on_push(self, handle: int, handler: Callable[[Frame], bool] | None) -> None:
         """Give pushes for *handle* to *handler*, called by who reads, in any thread; it says whether anybody had waited for that."""
@@ -479,15 +505,7 @@ class Connection:
         pause = PAUSE_FIRST_SECONDS
         while not self._closed:
             try:
-                with self._lock:
-                    if self.closed:
-                        break
-                    self._connect()
-                    # Begun while there was no connection, for the one that was lost.
-                    stale = [one for one in self._pending.values() if self._is_stale(one)]
-                    self._forget(stale)
-                    for pending in sorted(self._pending.values(), key=lambda one: one.correlation):
-                        self._send_again(pending)
+                stale = self._connect_again()
             except Unavailable as error:
                 if time.monotonic() > end:
                     self._give_up(error)
@@ -503,6 +521,22 @@ class Connection:
                 return True
         self._give_up(Closed(self.address.url))
         return False
+
+    def _connect_again(self) -> list[Pending]:
+        """Connect, and send what is not answered; returns the calls that were for the lost connection alone. Raises `PenstockError`."""
+        self._lock.acquire()
+        try:
+            self.check_open()
+            self._connect()
+            # Begun while there was no connection, for the one that was lost.
+            stale = [one for one in self._pending.values() if self._is_stale(one)]
+            self._forget(stale)
+            again = sorted(self._pending.values(), key=lambda one: one.correlation)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._send_again(again)
+        return stale
 
     def _forget(self, failed: list[Pending]) -> None:
         for pending in failed:

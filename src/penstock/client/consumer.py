@@ -170,6 +170,13 @@ class RemoteConsumer:
         )
         return answer.fields
 
+    def _call_if_there(self, call: int, **fields: Any) -> dict[str, Any] | None:
+        """The same for what the end of a connection settles: None if it is gone, and no other one is made for this."""
+        if self._connection.has(self._generation):
+            with contextlib.suppress(ConnectionLost, Closed):
+                return self._call(call, **fields)
+        return None
+
     # -- taking -----------------------------------------------------------------------------------------------------
 
     def get(self, timeout: object = None) -> RemoteDelivery | None:
@@ -240,8 +247,33 @@ class RemoteConsumer:
             raise Closed(f"the consumer of {self.topic}")
         handle, generation = self._place()
         fields = {"consumer": handle, "count": count, "wait": wait_s}
-        frame = self._connection.call(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
+        pending = self._connection.begin(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
+        try:
+            frame = pending.result()
+        except BaseException as error:
+            if not isinstance(error, PenstockError):
+                self._abandon(pending, handle, generation)
+            raise
         return self.decode(frame, generation)
+
+    def _abandon(self, pending: Pending, handle: int, generation: int) -> None:
+        """
+        Who asked for messages was interrupted (Ctrl-C), and nobody gets the answer: it is called off, and what came goes back uncounted.
+
+        By a thread, since it waits for the server.
+        """
+
+        def end() -> None:
+            call = partial(self._connection.call, resend=False, lost=ConnectionLost(_LOST), generation=generation)
+            with contextlib.suppress(PenstockError):
+                # A server cancels only what it has begun to do; that it has, the answer to a later call says.
+                call(Call.PING, {})
+                call(Call.CANCEL, {"correlation": pending.correlation})
+                delivered = self.decode(pending.result(), generation)
+                if delivered:
+                    call(Call.RETURN, {"consumer": handle, "tags": ranges_of([one.tag for one in delivered])})
+
+        threading.Thread(target=end, name="penstock-client-abandon", daemon=True).start()
 
     def decode(self, frame: Frame, generation: int, fresh_until: float = 0.0) -> list[RemoteDelivery]:
         """The messages that a frame delivers to it."""
@@ -269,7 +301,11 @@ class RemoteConsumer:
         pending = self._connection.begin(
             Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), callback=wake, generation=generation
         )
-        await answered
+        try:
+            await answered
+        except asyncio.CancelledError:
+            self._abandon(pending, handle, generation)
+            raise
         try:
             frame = pending.result()
         except ConnectionLost:
@@ -387,10 +423,12 @@ class RemoteConsumer:
 
         told = {"consumer": handle, "tags": ranges_of([one.tag for one in messages])}
         try:
+            if not self._connection.has(generation):
+                raise ConnectionLost(_LOST)
             self._connection.begin(
                 Call.ACK, told, resend=False, lost=ConnectionLost(_LOST), callback=answered, generation=generation, urgent=False
             )
-        except Closed:
+        except (Unavailable, Closed):
             with self._arrived:
                 self._note_late(messages, len(messages))
         return True
@@ -519,14 +557,12 @@ class RemoteConsumer:
     def pause(self) -> None:
         """Hand out no more messages until `resume`."""
         self._paused = True
-        with contextlib.suppress(ConnectionLost, Closed):  # who subscribes again pauses again
-            self._call(Call.PAUSE, paused=True)
+        self._call_if_there(Call.PAUSE, paused=True)  # who subscribes again pauses again
 
     def resume(self) -> None:
         """Hand out messages again."""
         self._paused = False
-        with contextlib.suppress(ConnectionLost, Closed):
-            self._call(Call.PAUSE, paused=False)
+        self._call_if_there(Call.PAUSE, paused=False)
 
     @property
     def paused(self) -> bool:
@@ -536,12 +572,8 @@ class RemoteConsumer:
     @property
     def in_flight(self) -> int:
         """Messages that it was handed and that are not finished."""
-        if self._closed:
-            return 0
-        try:
-            return whole(self._call(Call.CONSUMER), "in_flight") - len(self._ahead)
-        except ConnectionLost:
-            return 0  # what it held went back
+        found = None if self._closed else self._call_if_there(Call.CONSUMER)
+        return 0 if found is None else whole(found, "in_flight") - len(self._ahead)
 
     def backlog(self) -> tuple[int, int]:
         """How many messages its group has not finished, and how many of these are with consumers, this one or others."""
@@ -564,9 +596,9 @@ class RemoteConsumer:
         if not self._begin_close():
             return
         try:
-            if not self._connection.closed:
-                self._send_acks()
-                handle, generation = self._place()
+            handle, generation = self._place()
+            self._send_acks()
+            if self._connection.has(generation):
                 self._connection.call(
                     Call.UNSUBSCRIBE, {"consumer": handle}, resend=False, lost=ConnectionLost(_LOST), generation=generation
                 )

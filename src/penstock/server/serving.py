@@ -82,7 +82,6 @@ class Server:
         self._auth = Everyone() if settings.tokens is None else TokenAuth(settings.tokens)
         self._tls: ssl.SSLContext | None = None if settings.tls is None else settings.tls.context()
         self._stopping = asyncio.Event()
-        self._signals = 0
         self._native: NativeListener | None = None
         self._grpc: GrpcListener | None = None
         self._http: HttpListener | None = None
@@ -104,18 +103,19 @@ class Server:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
         settings = self._settings
         store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
-        try:
-            if settings.measure:
-                store.measure()
-            await self._listen(store)
+        # To the end: a signal that comes while it stops must not do what the system does with it.
+        with self._handling_signals():
             try:
-                with self._handling_signals():
+                if settings.measure:
+                    store.measure()
+                try:
+                    await self._listen(store)
                     started(self)
                     await self._stopping.wait()
+                finally:
+                    await self._stop_listening()
             finally:
-                await self._stop_listening()
-        finally:
-            await asyncio.to_thread(store.close)
+                await asyncio.to_thread(store.close)
 
     def _check_addresses(self) -> None:
         """Refuse before anything is opened what would be open to everybody."""
@@ -190,7 +190,7 @@ class Server:
     def _handling_signals(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
+            loop.add_signal_handler(number, self._asked_to_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
             yield
@@ -198,10 +198,11 @@ class Server:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
-    def _asked_to_stop(self) -> None:
-        self._signals += 1
-        if self._signals > 1:
-            raise SystemExit(1)
+    def _asked_to_stop(self, number: int) -> None:
+        if self._stopping.is_set():
+            # At once, by the signal itself: to end tasks in order would wait for them.
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         _log.info("stopping")
         self._stopping.set()
 

@@ -1,0 +1,189 @@
+"""What a review of the edges found: each of these hung, or lost something, once."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Queue
+from penstock.broker import calls_under_way
+from penstock.errors import LeaseExpired, Unavailable
+from penstock.wire.calls import Call
+from tests.client.served import PATIENCE_S, eventually, later
+from tests.client.test_outages import lose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.client.address import Connected, Place
+    from tests.client.proxy import Proxy
+    from tests.client.served import Served
+
+
+def given_up(proxy: Proxy, client: Any) -> None:
+    """The server is away for so long that the client does not look for it any more."""
+    lose(proxy, client)
+    with pytest.raises(Unavailable):
+        client.topics()
+
+
+def interrupted(work: Callable[[], object]) -> None:
+    """*work* in this thread, the main one, until Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- waiting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_on_which_many_calls_begin_to_wait_at_once_is_read_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are many calls for a moment, and then none: only what is read next may bring what they wait for."""
+    monkeypatch.setattr(calls_under_way, "OUTSTANDING_MAX", 10)
+    served.store.create_topic("orders")
+    raw = served.raw()
+    handle = raw.call(Call.SUBSCRIBE, topic="orders", group="workers", options={}).fields["handle"]
+    fetches = [raw.request(Call.FETCH, {"consumer": handle, "count": 1, "wait": None})[0] for _ in range(50)]
+    raw.socket.sendall(b"".join(fetches))
+    raw.call(Call.PING)
+
+
+def test_who_was_interrupted_while_he_waited_for_a_message_takes_none_with_him(served: Served) -> None:
+    """The next one who asks gets it at once, and nobody failed."""
+    client = served.client()
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+    interrupted(consumer.get)
+    served.store.publish("orders", b"x")
+    message = consumer.get(PATIENCE_S / 3)
+    assert message is not None
+    assert message.attempt == 1
+    message.ack(wait=True)
+    interrupted(lambda: consumer.get_many(5))
+    assert consumer.in_flight == 0
+
+
+def test_a_queue_whose_get_was_interrupted_gives_the_next_item_to_the_next_get(served: Served) -> None:
+    """Else it would be gone for a day."""
+    with Queue(f"{served.server.address}/jobs") as jobs:
+        interrupted(jobs.get)
+        jobs.put(b"x")
+        assert jobs.get(timeout=PATIENCE_S / 3) == b"x"
+
+
+# -- coming back ----------------------------------------------------------------------------------------------------
+
+
+class Narrow:
+    """The way to a server through sockets that hold little, while it is not blocked."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.url, self.token = place.url, place.token
+        self.is_blocked = False
+
+    def connect(self, timeout_s: float) -> Connected:
+        if self.is_blocked:
+            raise ConnectionRefusedError("blocked")
+        made = self._place.connect(timeout_s)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            made.setsockopt(socket.SOL_SOCKET, option, 64 * 1024)
+        return made
+
+
+def test_much_that_is_sent_again_does_not_hang_on_answers_that_nobody_reads(served: Served) -> None:
+    """The server sends more than fits on the way and reads no more meanwhile; so who sends must not be the only one who could read."""
+    served.store.publish("history", bytes(900_000))
+    client: Any = served.client()
+    client.create_topic("orders", partitions=4)
+    way = client._connection.address = Narrow(client._connection.address)
+    way.is_blocked = True
+    served.server.disconnect_all()
+    eventually(lambda: client._connection._channel is None)
+    asked = {"topic": "history", "partition": 0, "offset": 0, "bytes": 1 << 20}
+    reads = [later(lambda: client._connection.call(Call.READ, asked)) for _ in range(12)]
+    eventually(lambda: len(client._connection._pending) == 12)
+    producer = client.producer("orders", linger=0, batch_bytes=256 * 1024)
+    sent = [producer.send(bytes(250_000), partition=at % 4) for at in range(48)]
+    way.is_blocked = False
+    for one in reads:
+        assert len(one.result(PATIENCE_S / 2).payload) > 900_000
+    for one in sent:
+        one.result(PATIENCE_S / 2)
+
+
+def test_acks_go_on_after_one_that_nobody_could_be_told(proxy: Proxy, served: Served) -> None:
+    """The first one is late, and is told so; those after it are done."""
+    client: Any = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    client.publish("orders", b"1")
+    consumer = client.subscribe("orders", "workers", lease=300)
+    messages = iter(consumer)
+    first = next(messages)
+    given_up(proxy, client)
+    first.ack()
+    time.sleep(0.05)  # it is gathered for some milliseconds
+    proxy.allow()
+    served.store.publish("orders", b"2")
+
+    def take() -> Any:
+        while True:
+            try:
+                return next(iter(consumer))
+            except Unavailable:  # the push that will not come
+                continue
+
+    again = [take(), take()]
+    with pytest.raises(LeaseExpired):
+        again[0].ack()
+    again[1].ack()
+    eventually(lambda: served.store.stats().topics["orders"].groups["workers"].lag == 0)
+
+
+# -- ending while the server is away --------------------------------------------------------------------------------
+
+
+def test_workers_stop_though_their_server_stays_away(proxy: Proxy, served: Served) -> None:
+    """There is nobody to tell that they take no more."""
+    client: Any = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    begun = threading.Event()
+
+    def handle(_: object) -> None:
+        begun.set()
+
+    client.worker("orders", group="workers")(handle)
+    running = later(client.run)
+    served.store.publish("orders", b"x")
+    assert begun.wait(PATIENCE_S)
+    given_up(proxy, client)
+    client.stop()
+    running.result(PATIENCE_S / 2)
+    assert not [thread for thread in client._workers._workers[0]._threads if thread.is_alive()]
+
+
+def test_a_consumer_can_be_left_though_its_server_stays_away(proxy: Proxy, served: Served) -> None:
+    """What it held went back with the connection."""
+    client: Any = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    with client.subscribe("orders", "workers") as consumer:
+        given_up(proxy, client)
+        assert consumer.in_flight == 0
+        consumer.pause()
+    assert consumer.closed

@@ -71,7 +71,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object], type[Exception], list[str]]] 
         ["partition=4", "did you mean partitions"],
     ),
     ("the name that SQLite has for it", lambda s: penstock.open(":memory:"), penstock.errors.BadArgument, ['"memory:"']),
-    ("no path at all", lambda s: penstock.open(None), penstock.errors.BadArgument, ["path=None", "folder"]),  # type: ignore[arg-type]
+    ("no path at all", lambda s: penstock.open(None), penstock.errors.BadArgument, ["path=None", "folder"]),  # type: ignore[call-overload]
 ]
 
 

@@ -90,7 +90,8 @@ class BadName(UsageError):
     def __str__(self) -> str:
         shown = self.name if len(self.name) <= 60 else self.name[:57] + "..."
         return (
-            f"{self.kind} name {shown!r} is not allowed: use 1 to 196 of A-Z a-z 0-9 . _ - and begin with a letter or a digit"
+            f"{self.kind} name {shown!r} is not allowed: "
+            "use text (str) of 1 to 196 of A-Z a-z 0-9 . _ - that begins with a letter or a digit"
         )
 
 
@@ -104,7 +105,8 @@ class MessageTooLarge(UsageError):
         self.what, self.size, self.limit = what, size, limit
 
     def __str__(self) -> str:
-        return f"{self.what} is {self.size:,}, over the limit of {self.limit:,}; nothing was stored"
+        unit = "" if self.what.startswith("the number") else " bytes"
+        return f"{self.what} is {self.size:,}{unit}, over the limit of {self.limit:,}; nothing was stored"
 
 
 class BatchTooLarge(UsageError):
@@ -229,8 +231,8 @@ class TopicNotFound(NotFound):
 
     def __str__(self) -> str:
         if self.partition is None:
-            return f"there is no topic {self.topic!r}"
-        return f"topic {self.topic!r} has no partition {self.partition}"
+            return f"there is no topic {self.topic!r}; create it, or publish to it first"
+        return f"topic {self.topic!r} has no partition {self.partition}; their numbers begin at 0"
 
 
 class GroupNotFound(NotFound):
@@ -269,7 +271,7 @@ class OffsetOutOfRange(NotFound):
         self.offset, self.first, self.end = offset, first, end
 
     def __str__(self) -> str:
-        return f"offset {self.offset} is outside [{self.first}, {self.end})"
+        return f"offset {self.offset} is outside [{self.first}, {self.end}): from the first message kept to the end"
 
 
 class DataLost(NotFound):
@@ -324,7 +326,7 @@ class StoreLocked(Unavailable):
 
     def __str__(self) -> str:
         who = f"process {self.owner_pid} on {self.owner_host}" if self.owner_pid is not None else "another process"
-        return f"{self.path} is owned by {who}; stop it, or open the store with read_only=True"
+        return f"{self.path} is owned by {who}; stop it, share the store (open it without share=False in both), or use read_only=True"
 
 
 class StorageFull(Unavailable):
@@ -390,7 +392,10 @@ class LeaseExpired(Conflict):
         what = f"{self.topic}/{self.partition} offset {self.offset}"
         if self.messages > 1:
             what += f" and {self.messages - 1} more"
-        return f"{what} is not this consumer's any more: it was finished, or its lease has ended; this changed nothing"
+        return (
+            f"{what} is not this consumer's any more: "
+            "it was finished, its lease has ended, its consumer was closed, or its group was moved; this changed nothing"
+        )
 
 
 class ProducerFenced(Conflict):

@@ -6,11 +6,15 @@ Every setting of the storage core in one table: name, default, unit, smallest an
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadSetting
 from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode, compression_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +268,17 @@ class GroupSettings:
         return replace(cls(), **values)
 
 
+def no_such_setting(name: str, value: object, kind: str, known: Iterable[str]) -> BadSetting:
+    """The error for a setting that there is none of; names those that are much like it."""
+    like = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    hint = f"did you mean {' or '.join(like)}?" if like else "docs/reference/settings.md lists them"
+    return BadSetting(name, value, f"there is no such {kind} setting; {hint}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"
+
+
 def _check(settings: StoreSettings | TopicSettings | GroupSettings, table: tuple[Setting, ...]) -> None:
     for row in table:
         value = getattr(settings, row.name)
@@ -272,6 +287,6 @@ def _check(settings: StoreSettings | TopicSettings | GroupSettings, table: tuple
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadSetting(row.name, value, "must be a whole number")
         if row.least is not None and value < row.least:
-            raise BadSetting(row.name, value, f"must be at least {row.least:g}")
+            raise BadSetting(row.name, value, f"must be at least {_number(row.least)}")
         if row.most is not None and value > row.most:
-            raise BadSetting(row.name, value, f"must be at most {row.most:g}")
+            raise BadSetting(row.name, value, f"must be at most {_number(row.most)}")

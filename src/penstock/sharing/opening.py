@@ -15,9 +15,9 @@ from penstock.client.address import is_url
 from penstock.client.opening import GIVE_UP_SECONDS
 from penstock.client.opening import open_store as open_alone
 from penstock.client.store import RemoteStore
-from penstock.errors import BadArgument, BadSetting, StoreLocked, Unavailable
+from penstock.errors import BadArgument, StoreLocked, Unavailable
 from penstock.files import DIRECTORY_MODE
-from penstock.settings import StoreSettings
+from penstock.settings import StoreSettings, no_such_setting
 from penstock.sharing.door import SocketDoor
 from penstock.sharing.folder import SharedFolder
 from penstock.store.store import MEMORY, Store
@@ -104,7 +104,7 @@ def _settings(given: dict[str, Any]) -> StoreSettings | None:
     known = {field.name for field in fields(StoreSettings)}
     for name, value in given.items():
         if name not in known:
-            raise BadSetting(name, value, "there is no such store setting")
+            raise no_such_setting(name, value, "store", known)
     return StoreSettings(**given) if given else None
 
 

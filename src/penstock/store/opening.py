@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.arguments import shown
-from penstock.errors import BadArgument, BadSetting
-from penstock.settings import StoreSettings
+from penstock.errors import BadArgument
+from penstock.settings import StoreSettings, no_such_setting
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.store import MEMORY, Store
 
@@ -39,15 +39,15 @@ def open_store(
         Corrupt: stored data is damaged; nothing was changed.
         BadSetting, BadArgument: the call is wrong.
     """
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(text, str) or not text or "\0" in text:
         raise BadArgument("path", shown(path), 'must be the path of a folder, or "memory:"')
     if "://" in text:
-        raise BadArgument("path", shown(path), 'must be the path of a folder, "memory:", or a server: penstock://host:port')
+        raise BadArgument("path", shown(path), "must be a folder here; penstock.open takes the URL of a server")
     known = {field.name for field in fields(StoreSettings)}
     for name, value in settings.items():
         if name not in known:
-            raise BadSetting(name, value, "there is no such store setting")
+            raise no_such_setting(name, value, "store", known)
     if read_only:
         if text == MEMORY:
             raise BadArgument(

@@ -26,7 +26,7 @@ from penstock.groups.registry import GROUPS_OWNER, Groups
 from penstock.log.coalescing import packing_of
 from penstock.log_events import event
 from penstock.memory_files import MemoryFileSystem
-from penstock.settings import GroupSettings, StoreSettings, TopicSettings
+from penstock.settings import GroupSettings, StoreSettings, TopicSettings, no_such_setting
 from penstock.store import reading
 from penstock.store.consumer import Consumer
 from penstock.store.dead_letter_box import DeadLetters
@@ -213,6 +213,9 @@ class Store:
         text = os.fspath(path)
         if not isinstance(text, str) or not text or "\0" in text:
             raise BadArgument("path", shown(path), 'must be the path of a folder, or "memory:"')
+        if text == ":memory:":
+            # SQLite's name: who writes it does not want a folder that is called so.
+            raise BadArgument("path", shown(path), 'a store in memory is called "memory:"')
         default = TopicSettings()
         in_memory = text == MEMORY
         if in_memory:
@@ -289,7 +292,7 @@ class Store:
         known = {field.name for field in fields(TopicSettings)}
         for setting, value in storage.items():
             if setting not in known:
-                raise BadSetting(setting, value, "there is no such topic setting")
+                raise no_such_setting(setting, value, "topic", ["partitions", *(name.removesuffix("_ms") for name in known)])
         wanted = {setting: value for setting, value in given.items() if value is not None}
         return self._info(self._catalog.create(name, partitions, replace(self._catalog.default, **wanted)))
 

@@ -21,8 +21,10 @@ def value_bytes(value: object) -> bytes | None:
         return value
     if isinstance(value, BYTES_LIKE):
         return bytes(value)
-    hint = "; encode it first, as in text.encode()" if isinstance(value, str) else ""
-    raise BadArgument("value", shown(value), f"must be bytes or None, not {type(value).__name__}{hint}")
+    hint = "text.encode()" if isinstance(value, str) else "json.dumps(value).encode()"
+    raise BadArgument(
+        "value", shown(value), f"must be bytes or None, not {type(value).__name__}; encode it first, as in {hint}"
+    )
 
 
 def key_bytes(key: object) -> bytes | None:
@@ -34,7 +36,7 @@ def key_bytes(key: object) -> bytes | None:
     elif isinstance(key, BYTES_LIKE):
         data = bytes(key)
     else:
-        raise BadArgument("key", shown(key), f"must be bytes, str or None, not {type(key).__name__}")
+        raise BadArgument("key", shown(key), f"must be bytes, str or None, not {type(key).__name__}; use str(key), for example")
     if len(data) > KEY_BYTES_MAX:
         raise MessageTooLarge("a key", len(data), KEY_BYTES_MAX)
     return data
@@ -88,7 +90,8 @@ def _header(pair: object) -> tuple[str, bytes]:
     if not isinstance(name, str):
         raise BadArgument("headers", shown(name), f"a header's name must be str, not {type(name).__name__}")
     if not isinstance(value, BYTES_LIKE):
-        raise BadArgument("headers", shown(value), f"a header's value must be bytes, not {type(value).__name__}")
+        reason = f"the value of the header {shown(name)} must be bytes, not {type(value).__name__}; encode it first"
+        raise BadArgument("headers", shown(value), reason)
     if len(_utf8("headers", name)) > HEADER_NAME_BYTES_MAX:
         raise MessageTooLarge("a header name", len(name.encode()), HEADER_NAME_BYTES_MAX)
     return name, bytes(value)

@@ -67,9 +67,9 @@ class Subscription:
         self._pump: asyncio.Task[None] | None = None
 
     # -- handing out ------------------------------------------------------------------------------------------------
-        """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` and `Principal.require` raise."""
+
     async def fetch(self, count: int, wait: object) -> tuple[dict[str, Any], list[Buffer]]:
-        """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` raises, and `Unauthenticated`, `PermissionDenied`."""
+        """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` and *check_allowed* raise."""
         return self._hand_out(await self._take_allowed(count, wait), ANSWER_BYTES_MAX)
 
     async def _take_allowed(self, count: int, wait: object) -> list[Delivery]:

@@ -18,11 +18,11 @@ import pytest
 import penstock
 from penstock import Store
 from penstock.client.address import parse_address
-from penstock.errors import BadArgument, BadSetting, PenstockError, Unavailable
+from penstock.errors import BadArgument, BadSetting, Unavailable
 from penstock.server.address import Address
 from penstock.server.running import RunningServer
 from penstock.server.tls import TlsFiles
-from tests.client.served import later
+from tests.client.served import eventually, later
 from tests.conformance.backends import SETTINGS
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_a_server_that_nobody_vouches_for_is_refused(store: Store, certificates:
     """By the client, before it says its token."""
     with tls_server(store, certificates) as server:
         for address in (server.address, f"{server.address}?ca={certificates / 'other.pem'}&token=secret"):
-            with pytest.raises(Unavailable) as caught:
+            with pytest.raises(Unavailable, match=r"\?ca=FILE") as caught:
                 penstock.open(address)
             assert "secret" not in str(caught.value)
         wrong_name = server.address.replace("127.0.0.1", "127.0.0.2")
@@ -153,10 +153,10 @@ def test_clients_must_show_a_certificate_where_the_server_asks(store: Store, cer
 def test_plain_and_tls_do_not_understand_each_other(store: Store, certificates: Path) -> None:
     """And say so soon; the server lives."""
     with tls_server(store, certificates) as server:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="does it want TLS"):
             penstock.open(server.address.replace("penstocks", "penstock"))
         work(f"{server.address}?ca={certificates / 'ca.pem'}")
-    with RunningServer(store) as server, pytest.raises(Unavailable):
+    with RunningServer(store) as server, pytest.raises(Unavailable, match="without it is penstock://"):
         penstock.open(server.address.replace("penstock", "penstocks") + f"?ca={certificates / 'ca.pem'}")
 
 
@@ -165,8 +165,22 @@ def test_a_ca_that_is_none_is_told(store: Store, certificates: Path, tmp_path: P
     (tmp_path / "no.pem").write_text("nothing")
     with tls_server(store, certificates) as server:
         for path in (tmp_path / "missing.pem", tmp_path / "no.pem"):
-            with pytest.raises(PenstockError):
+            with pytest.raises(BadArgument, match=f"ca='{path}': cannot be used"):
                 penstock.open(f"{server.address}?ca={path}")
+
+
+def test_a_client_whose_ca_is_being_replaced_comes_back(store: Store, certificates: Path, tmp_path: Path) -> None:
+    """It was good before: that it cannot be read now is an outage like others."""
+    with tls_server(store, certificates) as server:
+        ca = tmp_path / "ca.pem"
+        ca.write_bytes((certificates / "ca.pem").read_bytes())
+        with penstock.open(f"{server.address}?ca={ca}") as client:
+            ca.rename(tmp_path / "new.pem")
+            server.disconnect_all()
+            listing = later(client.topics)
+            eventually(lambda: client._connection._channel is None)  # type: ignore[attr-defined]
+            (tmp_path / "new.pem").rename(ca)
+            assert listing.result(20) == []
 
 
 # -- Unix sockets ---------------------------------------------------------------------------------------------------
@@ -312,7 +326,7 @@ def test_something_that_is_no_server_is_told() -> None:
             made.close()
 
         answering = later(answer)
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="is it the native port"):
             penstock.open(f"penstock://127.0.0.1:{other.getsockname()[1]}")
         answering.result(5)
 

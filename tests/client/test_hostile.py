@@ -8,6 +8,8 @@ import logging
 import math
 import struct
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +22,7 @@ from penstock.server import native
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import decode_error
 from penstock.wire.frame import ANSWER, ERROR, HELLO_BYTES_MAX, PUSH, REQUEST, encode_frame
-from tests.client.served import delivered, eventually, later, within
+from tests.client.served import PATIENCE_S, delivered, eventually, later, within
 
 if TYPE_CHECKING:
     from random import Random
@@ -61,13 +63,21 @@ def last_words(raw: RawClient) -> PenstockError | None:
 
 def test_garbage_is_hung_up_on(served: Served, rng: Random) -> None:
     """Random bytes, and what other protocols begin with."""
-    beginnings = [b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 3, bytes(64)]
+    beginnings = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 3, bytes(64)]
     for data in [*beginnings, *[rng.randbytes(rng.randrange(20, 2_000)) for _ in range(30)]]:
         raw = served.raw(hello=False)
         raw.socket.sendall(data)
         raw.socket.shutdown(1)
         error = last_words(raw)
         assert error is None or isinstance(error, (Corrupt, UsageError))
+
+
+def test_who_speaks_http_to_the_native_port_is_told_so_in_http(served: Served) -> None:
+    """With where to go."""
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(f"http://127.0.0.1:{served.port}/v1/topics", timeout=PATIENCE_S)
+    assert told.value.code == 400
+    assert b"native port" in told.value.read()
 
 
 def test_a_frame_before_the_hello_must_be_short(served: Served) -> None:

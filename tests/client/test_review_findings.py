@@ -12,13 +12,17 @@ import pytest
 
 from penstock import Queue
 from penstock.broker import calls_under_way
-from penstock.errors import LeaseExpired, Unavailable
+from penstock.errors import LeaseExpired, TopicNotFound, Unauthenticated, Unavailable
+from penstock.server.auth import TokenAuth
+from penstock.server.running import RunningServer
 from penstock.wire.calls import Call
 from tests.client.served import PATIENCE_S, eventually, later
 from tests.client.test_outages import lose
+from tests.server.running import write_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock.client.address import Connected, Place
     from tests.client.proxy import Proxy
@@ -187,3 +191,54 @@ def test_a_consumer_can_be_left_though_its_server_stays_away(proxy: Proxy, serve
         assert consumer.in_flight == 0
         consumer.pause()
     assert consumer.closed
+
+
+# -- rights ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_lost_his_token_is_given_no_more_messages(served: Served, tmp_path: Path) -> None:
+    """Neither what he asked for before, nor what he gave credit for; they are ready for others, and nobody failed."""
+    rights = {"boss": {"admin": ["*"]}, "worker": {"consume": ["orders"]}}
+    auth = TokenAuth(write_tokens(tmp_path / "tokens", rights))
+    served.store.create_topic("orders")
+    with RunningServer(served.store, auth=auth) as server:
+        client: Any = served.client(f"{server.address}?token=worker-token")
+        pushed, asked = client.subscribe("orders", "pushed"), client.subscribe("orders", "asked")
+        taking = [later(lambda: next(iter(pushed))), later(asked.get)]
+        eventually(lambda: pushed._streams)
+        client.topics()  # what was sent before it is with the server
+        write_tokens(tmp_path / "tokens", {"boss": rights["boss"]})
+        auth.reload()
+        served.store.publish("orders", b"secret")
+        for one in taking:
+            with pytest.raises(Unauthenticated):
+                one.result(PATIENCE_S / 2)
+    for group in ("pushed", "asked"):
+        with served.store.subscribe("orders", group) as consumer:
+            message = consumer.get(PATIENCE_S)
+            assert message is not None
+            assert message.attempt == 1
+
+
+def test_publishing_makes_a_topic_only_for_who_may_make_it(served: Served, tmp_path: Path) -> None:
+    """As over HTTP; by a transaction and a producer too."""
+    auth = TokenAuth(write_tokens(tmp_path / "tokens", {"writer": {"publish": ["new*"]}, "boss": {"admin": ["new*"]}}))
+    with RunningServer(served.store, auth=auth) as server:
+        writer: Any = served.client(f"{server.address}?token=writer-token")
+        for publish in (
+            lambda: writer.publish("new-one", b"x"),
+            lambda: writer.producer("new-one"),
+            lambda: transact(writer, "new-one"),
+        ):
+            with pytest.raises(TopicNotFound):
+                publish()
+        assert served.store.topics() == []
+        served.client(f"{server.address}?token=boss-token").publish("new-one", b"1")
+        writer.publish("new-one", b"2")
+        transact(writer, "new-one")
+        assert served.values("new-one") == [b"1", b"2", b"3"]
+
+
+def transact(client: Any, topic: str) -> None:
+    with client.transaction() as transaction:
+        transaction.publish(topic, b"3")

@@ -214,6 +214,18 @@ def test_numbers_of_one_topic_need_the_right_on_that_topic(guarded: Running) -> 
             admin.GetMetrics(wanted, metadata=bearer("topic-admin"))
 
 
+def test_publishing_makes_a_topic_only_for_who_may_make_it(tmp_path: Any) -> None:
+    auth = TokenAuth(write_tokens(tmp_path / "tokens", {"p": {"publish": ["new*"]}, "a": {"admin": ["new*"]}}))
+    with running(auth=auth) as server:
+        with refused(NOT_FOUND, "TOPIC_NOT_FOUND"):
+            server.stub().Publish(request_of("new-one", b"x"), metadata=bearer("p"))
+        with refused(INVALID, "RESERVED_NAME"):
+            server.stub().Publish(request_of("new-one.dlq", b"x"), metadata=bearer("p"))
+        for who in ("a", "p"):
+            server.stub().Publish(request_of("new-one", b"x"), metadata=bearer(who))
+        assert server.store.ends("new-one") == {0: 2}
+
+
 def test_a_right_that_is_taken_away_ends_open_streams(tmp_path: Any) -> None:
     """A consumer loses its stream, and what it held goes back; a publisher's next request is refused."""
     path = tmp_path / "tokens"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.calls_under_way import CallsUnderWay
     from penstock.broker.replies import Answer, Replies
+    from penstock.broker.rights import Principal
     from penstock.store.store import Store
     from penstock.wire.frame import Frame
 
@@ -39,8 +40,9 @@ PREFETCH_BYTES_MAX = 64 * 1024 * 1024
 class Consumers:
     """The consumers of one client. `find`, `get` and `commit_position` are for any thread, all else for the event loop."""
 
-    def __init__(self, store: Store, replies: Replies, under_way: CallsUnderWay) -> None:
+    def __init__(self, store: Store, replies: Replies, under_way: CallsUnderWay, principal: Principal) -> None:
         self._store = store
+        self._principal = principal
         self._replies = replies
         self._under_way = under_way
         self._subscriptions: dict[int, Subscription] = {}
@@ -80,7 +82,10 @@ class Consumers:
         )
         self._next_handle += 1
         handle = self._next_handle
-        subscription = Subscription(consumer, options.get("concurrency", 1), partial(self._replies.push, handle))
+        subscription = Subscription(
+            consumer, options.get("concurrency", 1), partial(self._replies.push, handle),
+            partial(self._principal.require, "consume", consumer.topic),
+        )  # fmt: skip
         subscription.set_writable(may_write=self._replies.writable.is_set())
         self._subscriptions[handle] = subscription
         group = consumer._group  # noqa: SLF001

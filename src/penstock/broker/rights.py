@@ -25,6 +25,10 @@ class Principal(Protocol):
         """Return if it has *right* on *topic*, or with None on the whole store. Raises `Unauthenticated`, `PermissionDenied`."""
         ...
 
+    def may(self, right: str, topic: str | None) -> bool:
+        """Whether `require` would return. Raises `Unauthenticated`."""
+        ...
+
     def may_see(self, topic: str) -> bool:
         """Whether it has any right on *topic*."""
         ...

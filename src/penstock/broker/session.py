@@ -59,7 +59,7 @@ class Session:
         self._replies = replies = Replies(send, send_now)
         self.under_way = under_way = CallsUnderWay(replies)
         self._topics = topics = Topics(store, principal, auto_create=auto_create)
-        self._consumers = consumers = Consumers(store, replies, under_way)
+        self._consumers = consumers = Consumers(store, replies, under_way, principal)
         self._stages = stages = Stages(store, topics)
         publishing = Publishing(store, topics, replies, under_way, completions)
         groups, reading = Groups(store), Reading(store, topics)

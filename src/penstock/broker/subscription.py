@@ -43,8 +43,12 @@ PUSH_BYTES_MAX = 1024 * 1024
 class Subscription:
     """One remote consumer. Used in the event loop; closed in any thread."""
 
-    def __init__(self, consumer: Consumer, concurrency: int, push: Push) -> None:
+    def __init__(
+        self, consumer: Consumer, concurrency: int, push: Push, check_allowed: Callable[[], None] = lambda: None
+    ) -> None:
+        """*check_allowed* raises if its client may not be given messages any more: its token may have ended since it asked."""
         self.consumer = consumer
+        self._check_allowed = check_allowed
         self._taking = AsyncConsumer(consumer)
         self._concurrency = concurrency
         self._push = push
@@ -65,8 +69,17 @@ class Subscription:
     # -- handing out ------------------------------------------------------------------------------------------------
 
     async def fetch(self, count: int, wait: object) -> tuple[dict[str, Any], list[Buffer]]:
-        """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` raises."""
-        return self._hand_out(await self._taking.take(count, wait), ANSWER_BYTES_MAX)
+        """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` and *check_allowed* raise."""
+        return self._hand_out(await self._take_allowed(count, wait), ANSWER_BYTES_MAX)
+
+    async def _take_allowed(self, count: int, wait: object) -> list[Delivery]:
+        found = await self._taking.take(count, wait)
+        try:
+            self._check_allowed()
+        except PenstockError:
+            self._keep(found)
+            raise
+        return found
 
     def _hand_out(self, deliveries: Sequence[Delivery], bytes_max: int) -> tuple[dict[str, Any], list[Buffer]]:
         first = self._next_tag
@@ -120,7 +133,7 @@ class Subscription:
             try:
                 # About as many as fit; what does not would have to go back.
                 fitting = max(1, PUSH_BYTES_MAX // max(1, self._each_bytes))
-                found = await self._taking.take(min(max(self._credit, 1), PUSH_MESSAGES_MAX, fitting), None)
+                found = await self._take_allowed(min(max(self._credit, 1), PUSH_MESSAGES_MAX, fitting), None)
             except PenstockError as error:
                 # The client is told, and begins anew with new credit.
                 self._credit = 0

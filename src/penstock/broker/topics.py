@@ -39,8 +39,12 @@ class Topics:
         return topic
 
     def to_publish(self, name: Any) -> Topic:
-        """The topic, made if the client may have topics made by publishing."""
-        return self._catalog.to_publish(name, auto_create=self.auto_create)
+        """The topic, made if the client may have topics made by publishing: only who may make them may."""
+        found = self._catalog.to_publish_now(name)
+        if found is not None:
+            return found
+        may_create = self.auto_create and isinstance(name, str) and self._principal.may("admin", name)
+        return self._catalog.to_publish(name, auto_create=may_create)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class Address(NamedTuple):
         return self.options.get("token") or os.environ.get("PENSTOCK_TOKEN")
 
     def connect(self, timeout_s: float) -> Connected:
-        """A connected socket. Raises `OSError`."""
+        """A connected socket. Raises `OSError`, and `BadArgument` if a file of TLS cannot be used."""
         if self.scheme == "penstock+unix":
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connected.settimeout(timeout_s)
@@ -90,10 +90,16 @@ class Address(NamedTuple):
         return made
 
     def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.options.get("ca"))
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if "cert" in self.options:
-            context.load_cert_chain(self.options["cert"], self.options.get("key"))
+        chosen = "ca"
+        try:
+            context = ssl.create_default_context(cafile=self.options.get("ca"))
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            chosen = "cert"
+            if "cert" in self.options:
+                # Without a password: asking for one would stop the program.
+                context.load_cert_chain(self.options["cert"], self.options.get("key"), password="")
+        except (OSError, ValueError) as error:
+            raise BadArgument(chosen, repr(self.options.get(chosen)), f"cannot be used: {error}") from None
         return context
 
 

@@ -26,6 +26,7 @@ import contextlib
 import logging
 import os
 import random
+import ssl
 import threading
 import time
 import weakref
@@ -35,7 +36,7 @@ from penstock.client.background import Deferred, Soon
 from penstock.client.bell import WOKEN, Bell
 from penstock.client.channel import Channel
 from penstock.client.pending import Pending
-from penstock.errors import BadBytes, BatchTooLarge, Closed, OutcomeUnknown, PenstockError, Unavailable, UsageError
+from penstock.errors import BadArgument, BadBytes, BatchTooLarge, Closed, OutcomeUnknown, PenstockError, Unavailable, UsageError
 from penstock.files import let_go
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import decode_error, encode_error
@@ -65,6 +66,19 @@ _NOW_BYTES_MAX = 16 * 1024
 """What a socket that takes bytes at all takes without waiting."""
 _NOW_CALLS_MAX = 64
 """So many calls without much payload are sent without waiting."""
+
+
+_WRONG_DOOR = "; is it the native port (HTTP and gRPC have their own), and does it want TLS (penstocks://)?"
+"""For who has not been connected yet: afterwards a server is only away."""
+
+
+def _advice(error: Exception) -> str:
+    """What to do about a connection that cannot be made."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "?ca=FILE names a file of the certificates to trust"
+    if isinstance(error, ssl.SSLError):
+        return "is TLS spoken there? A server without it is penstock://"
+    return "is the server running?"
 
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -277,7 +291,12 @@ class Connection:
         try:
             made = self.address.connect(CONNECT_SECONDS)
         except (OSError, UnicodeError) as error:
-            raise Unavailable(f"{self.address.url} cannot be reached: {error}; is the server running?") from None
+            raise Unavailable(f"{self.address.url} cannot be reached: {error}; {_advice(error)}") from None
+        except BadArgument as error:
+            if self.generation:
+                # It worked before: its files are being replaced, perhaps.
+                raise Unavailable(f"{self.address.url} cannot be reached: {error}") from None
+            raise
         channel = Channel(made)
         try:
             channel.set_greeting_seconds(CONNECT_SECONDS)
@@ -289,7 +308,8 @@ class Connection:
             channel.set_silence_seconds(PING_SECONDS)
         except (OSError, BadBytes) as error:
             channel.close()
-            raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}") from None
+            advice = "" if self.generation else _WRONG_DOOR
+            raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}{advice}") from None
         except BaseException:
             channel.close()
             raise

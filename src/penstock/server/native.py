@@ -47,6 +47,13 @@ READ_BYTES = 256 * 1024
 """What is read at a time."""
 WRITE_BYTES_HIGH = 1024 * 1024
 """What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
+_HTTP_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ")
+_HTTP_TEXT = b"This is Penstock's native port; HTTP has its own, 7422 if the server was not told another.\n"
+_HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(_HTTP_TEXT)
+    + _HTTP_TEXT
+)
+"""For who took the wrong port: an error frame would be noise to him."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -114,7 +121,11 @@ class Connection(asyncio.BufferedProtocol):
                 if self._transport is None or self._transport.is_closing():
                     return
         except BadBytes as error:
-            self._end(0, 0, error)
+            if self._session is None and data.startswith(_HTTP_METHODS) and self._transport is not None:
+                self._write([_HTTP_ANSWER])
+                self._transport.close()
+            else:
+                self._end(0, 0, error)
             return
         finally:
             self._is_taking = False

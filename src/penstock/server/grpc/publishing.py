@@ -57,6 +57,7 @@ async def begin(call: Call, request: pb.PublishRequest) -> Awaitable[pb.PublishR
     compression = to.given(request, "compression")
     topic = _journaled(call, request.topic) if sync is None and messages.dedup_keys is None else None
     if topic is None:
+        _check_may_create(call, request.topic)
         # Nothing else of this stream may overtake it, so it is waited for here.
         receipts = await asyncio.to_thread(
             lambda: list(
@@ -83,6 +84,13 @@ async def begin(call: Call, request: pb.PublishRequest) -> Awaitable[pb.PublishR
 
 async def _ready(answer: pb.PublishResponse) -> pb.PublishResponse:
     return answer
+
+
+def _check_may_create(call: Call, name: str) -> None:
+    """Raise unless the topic is there, or who calls may make it. Raises `BadName`, `ReservedName`, `TopicNotFound`."""
+    check_publishable(name)
+    if call.store._catalog.to_publish_now(name) is None and not call.principal.may("admin", name):  # noqa: SLF001
+        raise TopicNotFound(name)
 
 
 def _journaled(call: Call, name: str) -> Topic | None:

@@ -351,6 +351,23 @@ def test_committing_inside_a_block_is_refused(store: Any, database: Database) ->
             connection.commit()
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_transaction_that_was_ended_inside_a_block_is_noticed_though_another_one_is_open(
+    store: Any, sqlite: Database, end: str
+) -> None:
+    """Python begins one for the next row: the position must not be committed with that."""
+    publish(store, 1)
+    connection = sqlite.connect()
+    with databases.consumer(store, ORDERS, BILLING, connection=connection) as found:
+        batch = first_batch(found)
+        with pytest.raises(UsageError, match="inside the block"), batch as cursor:
+            sqlite.insert(cursor, "ended with it")
+            getattr(connection, end)()
+            sqlite.insert(cursor, "of another transaction")
+        assert databases.positions(connection, ORDERS, BILLING)[0].offset == 0
+    assert sqlite.effects() == (["ended with it"] if end == "commit" else [])
+
+
 def test_rows_of_the_users_own_kind_do_not_disturb(store: Any, database: Database) -> None:
     values = publish(store, 2)
     connection = database.connect()

@@ -24,6 +24,8 @@ _ENDED = (
     "the transaction was ended inside the block, without the position: messages may have their effect twice; leave commit and rollback "
     "to the end of the block"
 )
+_MARK = "penstock_block"
+"""A savepoint of SQLite that lasts as long as the transaction in which it was set."""
 _NO_TRANSACTION = "the connection commits by itself, and no transaction is open: begin one, and publish in it"
 _LOCKS = 0x50656E73
 """The first half of our advisory locks in PostgreSQL."""
@@ -113,6 +115,7 @@ class SqliteDialect:
             if self.connection.in_transaction:
                 raise UsageError("the connection has a transaction open; end it, or use a connection of its own here")
             cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute(f"SAVEPOINT {_MARK}")
         return cursor
 
     def join(self) -> Any:
@@ -130,9 +133,13 @@ class SqliteDialect:
         return cursor
 
     def check_inside(self) -> None:
-        """See `Dialect`."""
-        if not self._always_open and not self.connection.in_transaction:
-            raise UsageError(_ENDED)
+        """See `Dialect`. Another one may be open by now: Python begins it by itself. The mark is gone with ours."""
+        try:
+            self.connection.execute(f"RELEASE {_MARK}")
+        except sqlite3.OperationalError as error:
+            if "no such savepoint" not in str(error):
+                raise
+            raise UsageError(_ENDED) from None
 
     def commit(self) -> None:
         """See `Dialect`."""

@@ -41,6 +41,7 @@ CALLS: list[tuple[str, list[str], list[str]]] = [
     ("dlq discard", ["orders"], ["--all", "--yes"]),
     ("outbox relay", [":memory:"], ["--once"]),
     ("stats", [], []),
+    ("top", [], ["--once"]),
     ("groups delete", ["orders", "billing"], ["--yes"]),
     ("topics retain", ["orders"], []),
     ("topics vacuum", ["orders"], []),

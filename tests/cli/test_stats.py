@@ -51,7 +51,7 @@ def test_groups_are_shown_where_they_are_known(path: str, capsysbinary: pytest.C
     with penstock.open(path) as store:
         store.publish("orders", b"x")
         store.subscribe("orders", "billing")
-        showing._write(showing._look(store), {}, as_json=False)  # type: ignore[arg-type]
+        showing._write(showing.look(store), {}, as_json=False)  # type: ignore[arg-type]
     printed = [line.split() for line in capsysbinary.readouterr().out.decode().splitlines()]
     assert printed[0][-2:] == ["DEAD", "LETTERS"]
     assert printed[2:4] == [

@@ -57,6 +57,6 @@ def _text(error: PenstockError) -> str:
     if isinstance(error, StoreLocked):
         # The library's own text names an argument of `penstock.open`.
         who = "another process" if error.owner_pid is None else f"process {error.owner_pid} on {error.owner_host}"
-        return f"{error.path} is owned by {who}; stop it, or use what only reads: read, topics list, topics describe, stats, verify"
+        return f"{error.path} is owned by {who}; stop it, or use what only reads: read, topics list, topics describe, stats, top, verify"
     remedy = _REMEDIES.get(type(error))
     return str(error) if remedy is None else f"{error}; {remedy}"

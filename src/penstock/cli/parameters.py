@@ -84,9 +84,11 @@ def _complete_target(_ctx: click.Context, _param: click.Parameter, incomplete: s
     return [CompletionItem(incomplete, type="dir")]
 
 
-def _complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The topics of the target."""
     try:
-        with open_target(ctx.params["target"], read_only=True) as store:
+        # Behind an option without its value click has not told arguments apart yet.
+        with open_target(ctx.params.get("target") or ctx.args[0], read_only=True) as store:
             return [CompletionItem(topic.name) for topic in store.topics() if topic.name.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - a shell must get no traceback because someone pressed TAB
         return []
@@ -126,7 +128,7 @@ def target(command: Command) -> Command:
 
 def topic(command: Command) -> Command:
     """The argument TOPIC."""
-    return click.argument("topic", shell_complete=_complete_topic)(command)
+    return click.argument("topic", shell_complete=complete_topic)(command)
 
 
 def group(command: Command) -> Command:
@@ -136,7 +138,7 @@ def group(command: Command) -> Command:
 
 def optional_topic(command: Command) -> Command:
     """The argument TOPIC, where all topics are meant without it."""
-    return click.argument("topic", required=False, shell_complete=_complete_topic)(command)
+    return click.argument("topic", required=False, shell_complete=complete_topic)(command)
 
 
 def json_output(command: Command) -> Command:

@@ -22,6 +22,7 @@ from penstock.cli.publish import publish
 from penstock.cli.read import read
 from penstock.cli.serve import serve
 from penstock.cli.stats import stats
+from penstock.cli.top.command import top
 from penstock.cli.topics import topics
 from penstock.errors import PenstockError
 
@@ -98,6 +99,7 @@ for command in (
     dlq,
     outbox,
     stats,
+    top,
     compact,
     verify,
     repair,

@@ -14,6 +14,8 @@ from penstock.errors import UsageError
 from penstock.store.metrics import StoreMetrics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.store.metrics import Latency
     from penstock.store.read_only import ReadOnlyStore
 
@@ -44,13 +46,13 @@ def stats(*, target: str, watch: bool, interval: float, count: int | None, as_js
         raise UsageError("--count needs --watch")
     with open_target(target, read_only=True) as store:
         if not watch:
-            _write(_look(store), {}, as_json=as_json)
+            _write(look(store), {}, as_json=as_json)
             return
         view = _View(as_json=as_json)
         try:
             left = count
             while True:
-                view.show(_look(store))
+                view.show(look(store))
                 left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -60,7 +62,7 @@ def stats(*, target: str, watch: bool, interval: float, count: int | None, as_js
             view.close()
 
 
-def _look(store: ReadOnlyStore) -> StoreMetrics:
+def look(store: ReadOnlyStore) -> StoreMetrics:
     """What a server tells, or what a reader of files sees."""
     ask = getattr(store, "metrics", None)
     return StoreMetrics(store.stats()) if ask is None else ask()
@@ -107,21 +109,27 @@ class _View:
 
 def _write(numbers: StoreMetrics, rates: dict[str, float], *, as_json: bool) -> None:
     if as_json:
-        shown = asdict(numbers.stats)
-        for name, topic in numbers.topics.items():
-            one = shown["topics"][name]
-            one |= {"dead_letters": topic.dead_letters, "dead_letter_age_s": topic.dead_letter_age_s}
-            one["publish"] = _summary(topic.publish)
-            for group, found in topic.groups.items():
-                one["groups"][group] |= {"lag_s": found.lag_s, "deliver_to_ack": _summary(found.deliver_to_ack)}
-        if numbers.topics:
-            shown["fsync"] = _summary(numbers.fsync)
+        shown = as_document(numbers)
         if rates:
             shown["rates"] = {name: round(rate, 3) for name, rate in rates.items()}
         output.write_json(shown)
         return
     for title, columns, rows in _tables(numbers, rates):
         output.write_table(columns, rows, title=title)
+
+
+def as_document(numbers: StoreMetrics) -> dict[str, Any]:
+    """The numbers as --json prints them."""
+    shown = asdict(numbers.stats)
+    for name, topic in numbers.topics.items():
+        one = shown["topics"][name]
+        one |= {"dead_letters": topic.dead_letters, "dead_letter_age_s": topic.dead_letter_age_s}
+        one["publish"] = _summary(topic.publish)
+        for group, found in topic.groups.items():
+            one["groups"][group] |= {"lag_s": found.lag_s, "deliver_to_ack": _summary(found.deliver_to_ack)}
+    if numbers.topics:
+        shown["fsync"] = _summary(numbers.fsync)
+    return shown
 
 
 def _summary(times: Latency | None) -> dict[str, float] | None:
@@ -151,20 +159,19 @@ def _tables(numbers: StoreMetrics, rates: dict[str, float]) -> Tables:
     if groups:
         names = ["topic", "group", "lag>", "lag in seconds>", "in flight>", "retrying>", "members>"]
         found.append(("groups", names, groups))
-    times = _times(numbers)
+    times: list[list[object]] = [
+        [what, topic, group, one.count, *[f"{seconds * 1000:.2f}" for seconds in (one.p50, one.p95, one.p99)]]
+        for what, topic, group, one in taken_times(numbers)
+    ]
     if times:
         found.append(("milliseconds", ["what", "topic", "group", "count>", "p50>", "p95>", "p99>"], times))
     return found
 
 
-def _times(numbers: StoreMetrics) -> list[list[object]]:
-    """How long things take, where that was seen."""
+def taken_times(numbers: StoreMetrics) -> Iterator[tuple[str, str | None, str | None, Latency]]:
+    """How long things took, where that was seen: what, of which topic, of which group."""
     found: list[tuple[str, str | None, str | None, Latency | None]] = [("fsync", None, None, numbers.fsync)]
     for name, topic in numbers.topics.items():
         found.append(("publish", name, None, topic.publish))
         found += [("deliver to ack", name, group, one.deliver_to_ack) for group, one in topic.groups.items()]
-    return [
-        [what, topic, group, times.count, *[f"{seconds * 1000:.2f}" for seconds in (times.p50, times.p95, times.p99)]]
-        for what, topic, group, times in found
-        if times is not None and times.count
-    ]
+    return ((what, topic, group, times) for what, topic, group, times in found if times is not None and times.count)

@@ -18,22 +18,25 @@ GIVE_UP_SECONDS = 5.0
 
 
 @overload
-def open_target(target: str, *, read_only: Literal[True], create: bool = False) -> ReadOnlyStore: ...
+def open_target(target: str, *, read_only: Literal[True], create: bool = False, give_up: float = ...) -> ReadOnlyStore: ...
 @overload
-def open_target(target: str, *, read_only: Literal[False] = False, create: bool = False) -> Store: ...
-def open_target(target: str, *, read_only: bool = False, create: bool = False) -> Store | ReadOnlyStore:
+def open_target(target: str, *, read_only: Literal[False] = False, create: bool = False, give_up: float = ...) -> Store: ...
+def open_target(
+    target: str, *, read_only: bool = False, create: bool = False, give_up: float = GIVE_UP_SECONDS
+) -> Store | ReadOnlyStore:
     """
     Open the store that *target* names; every command comes through here. With *create* it is made if there is none.
 
+    Calls look for a server that went away for *give_up* seconds.
     Of a server the same store is open for all, and its tokens say what may be done. Raises what `penstock.open` raises, and
     `UsageError` for what a command cannot open.
     """
     if is_url(target):
-        return open_store(target, auto_create=create, give_up=GIVE_UP_SECONDS)
+        return open_store(target, auto_create=create, give_up=give_up)
     path = local_path(target)
     if read_only:
         return open_store(path, read_only=True)
-    return open_store(path, create=create, auto_create=create, give_up=GIVE_UP_SECONDS)
+    return open_store(path, create=create, auto_create=create, give_up=give_up)
 
 
 def local_path(target: str) -> str:

@@ -11,7 +11,7 @@ from penstock.format.arrow_singles import Singles
 from penstock.topics.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.format.batch import Batch
 
@@ -99,7 +99,7 @@ def messages(
 
 def _messages(topic: str, spans: list[tuple[int, ReadableLog, int, int]], left: int) -> Iterator[Message]:
     for partition, log, first, last in spans:
-        for batch, begin, stop in _slices(log, first, last):
+        for batch, begin, stop in _slices(first, last, _reader(log, left)):
             for index in range(begin, min(stop, begin + left)):
                 yield Message(topic, partition, batch, index, batch.offset(index))
             left -= stop - begin
@@ -107,10 +107,15 @@ def _messages(topic: str, spans: list[tuple[int, ReadableLog, int, int]], left: 
                 return
 
 
-def _slices(log: ReadableLog, first: int, last: int) -> Iterator[tuple[Batch, int, int]]:
+def _reader(log: ReadableLog, left: int) -> Callable[[int], list[Batch]]:
+    # Who looks at one message needs one batch, and not a megabyte of them from a server.
+    return log.read if left > 1 else lambda offset: log.read(offset, 1)
+
+
+def _slices(first: int, last: int, read: Callable[[int], list[Batch]]) -> Iterator[tuple[Batch, int, int]]:
     offset = first
     while offset < last:
-        batches = log.read(offset)
+        batches = read(offset)
         if not batches:
             return
         for batch in batches:
@@ -141,7 +146,7 @@ def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, c
 def _arrow(spans: list[tuple[ReadableLog, int, int]], columns: Sequence[str] | None) -> Iterator[Any]:
     for log, first, last in spans:
         singles = Singles(columns)
-        for batch, begin, stop in _slices(log, first, last):
+        for batch, begin, stop in _slices(first, last, log.read):
             if singles.add(batch):
                 if singles.full:
                     yield singles.take()

@@ -1,0 +1,1 @@
+"""`penstock top`: a live view of a store, in a terminal."""

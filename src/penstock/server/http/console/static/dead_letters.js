@@ -47,7 +47,7 @@ export class DeadLetters {
     { title: "Reason", short: true, create: () => element("span", { class: "data" }), update: (node, one) => { node.textContent = cut(told(one, "reason") ?? "", 256) || "–"; } },
     { title: "Group", short: true, text: (one) => cut(told(one, "group") ?? "–", 196) },
     { title: "Source", create: () => element("span", { class: "line" }), update: (node, one) => { node.textContent = cut(`${told(one, "source-partition") ?? "?"}:${told(one, "source-offset") ?? "?"}`, 40); } },
-    { title: "Failed", text: (one) => moment(told(one, "last-failure") ?? one.timestamp) },
+    { title: "Failed", line: true, text: (one) => moment(told(one, "last-failure") ?? one.timestamp) },
     { title: "Deliveries", number: true, text: (one) => cut(told(one, "deliveries") ?? "–", 20) },
     { title: "Key", short: true, create: () => element("span", { class: "data" }), update: (node, one) => { node.textContent = brief(one, "key", 60) ?? "–"; } },
   ], "There are no dead letters here.");
@@ -91,7 +91,7 @@ export class DeadLetters {
     const state = `${topic} ${metrics.topics[topic]?.dead_letters} ${metrics.topics[`${topic}.dlq`]?.ends[0]}`;
     if (topic && state !== this.#state) {
       this.#state = state;
-      this.#load();
+      this.#load(true);
     }
   }
 
@@ -104,7 +104,7 @@ export class DeadLetters {
     this.#load();
   }
 
-  async #load() {
+  async #load(unasked = false) {
     const topic = this.#topic.value;
     await this.#page.doing(async () => {
       const query = { ...this.#filter, start: this.#starts.at(-1), limit: TOGETHER, look: LOOKED_AT };
@@ -118,7 +118,7 @@ export class DeadLetters {
       const more = this.#next !== null && found.messages.length < TOGETHER ? " There may be more on the next page." : "";
       this.#note.textContent = `${counted(found.count, "dead letter")} of ${topic}.${filtered}${more}`;
       this.#draw();
-    });
+    }, unasked);
   }
 
   #draw() {

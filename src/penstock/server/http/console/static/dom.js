@@ -81,4 +81,4 @@ export class Table {
   }
 }
 
-const classOf = (column) => [column.number ? "number" : "", column.short ? "short" : ""].join(" ").trim();
+const classOf = (column) => [column.number ? "number" : "", column.short ? "short" : "", column.line ? "line" : ""].join(" ").trim();

@@ -29,10 +29,10 @@ const page = {
     location.hash = `#/${parts.map(encodeURIComponent).join("/")}`;
   },
 
-  // Run *work*; what goes wrong is told.
-  async doing(work) {
+  // Run *work*; what goes wrong is told. What went wrong before stays told if nobody asked for this.
+  async doing(work, unasked = false) {
     try {
-      byId("alert").hidden = true;
+      if (!unasked) byId("alert").hidden = true;
       await work();
     } catch (problem) {
       page.alert(explained(problem));

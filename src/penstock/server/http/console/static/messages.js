@@ -23,7 +23,7 @@ export class Messages {
   #range = { first: 0, end: 0 };
   #table = new Table("Messages", [
     { title: "Offset", heading: true, number: true, create: (one) => button(number(one.offset), () => this.#open(one), { class: "link" }) },
-    { title: "Time", text: (one) => moment(one.timestamp) },
+    { title: "Time", line: true, text: (one) => moment(one.timestamp) },
     { title: "Key", short: true, create: () => element("span", { class: "data" }), update: (node, one) => { node.textContent = brief(one, "key", 60) ?? "–"; } },
     { title: "Value", short: true, create: () => element("span", { class: "data" }), update: (node, one) => { node.textContent = brief(one, "value") ?? "none (tombstone)"; } },
     { title: "Headers", number: true, text: (one) => number(one.headers.length) },
@@ -56,6 +56,7 @@ export class Messages {
     const first = this.#metrics === null;
     this.#metrics = metrics;
     this.#page.fillTopics(this.#topic, Object.keys(metrics.topics), this.#wanted);
+    this.#partition.max = (metrics.topics[this.#topic.value]?.partitions ?? 1) - 1;
     if (first && this.#topic.value) this.#newest();
   }
 

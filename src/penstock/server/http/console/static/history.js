@@ -2,7 +2,7 @@
 //
 // The server keeps no history. It has counts since it began; two of them and the time between make a rate.
 
-export const POINTS = 150;
+const POINTS = 150;
 const SPAN_US = 300e6;
 
 export class History {

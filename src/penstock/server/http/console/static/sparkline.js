@@ -18,11 +18,14 @@ export function makeSparkline() {
   return made;
 }
 
-export function drawSparkline(node, series, most) {
+// The line fills from the right, and grows narrower as time goes by.
+const POINTS_LEAST = 30;
+
+export function drawSparkline(node, series) {
   const top = Math.max(1e-9, ...series.in, ...series.out);
   const lines = [series.in, series.out];
   lines.forEach((values, which) => {
-    const step = WIDTH / Math.max(1, most - 1);
+    const step = WIDTH / (Math.max(POINTS_LEAST, values.length) - 1);
     const first = WIDTH - step * (values.length - 1);
     const points = values.map((value, at) => `${(first + at * step).toFixed(1)},${(HEIGHT - 1 - (value / top) * (HEIGHT - 2)).toFixed(1)}`);
     node.children[which].setAttribute("points", points.join(" "));

@@ -2,7 +2,6 @@
 
 import { element, field, Table } from "./dom.js";
 import { bytes, number, rate } from "./format.js";
-import { POINTS } from "./history.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 
 export const link = (text, ...parts) => element("a", { href: `#/${parts.map(encodeURIComponent).join("/")}` }, text);
@@ -19,7 +18,7 @@ export class Topics {
     { title: "Partitions", number: true, text: (one) => number(one.partitions) },
     { title: "In", number: true, text: (one) => rate(one.rates.in.at(-1) ?? null) },
     { title: "Out", number: true, text: (one) => rate(one.rates.out.at(-1) ?? null) },
-    { title: "Last minutes", create: makeSparkline, update: (node, one) => drawSparkline(node, one.rates, POINTS) },
+    { title: "Last minutes", create: makeSparkline, update: (node, one) => drawSparkline(node, one.rates) },
     { title: "Groups", number: true, text: (one) => number(Object.keys(one.groups).length) },
     {
       title: "Dead letters", number: true,

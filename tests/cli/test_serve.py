@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,21 @@ def test_a_unix_socket_and_settings_from_variable_and_file(tmp_path: Path) -> No
         assert server.stop()[0] == 0
     assert (tmp_path / "from-file" / "store.json").exists()
     assert not socket.exists()
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_the_console_is_there_unless_it_is_told_otherwise(tmp_path: Path, *, off: bool) -> None:
+    environment = {"PENSTOCK_SERVE_NO_CONSOLE": "1"} if off else {}
+    arguments = ("--data", str(tmp_path / "data"), "--no-native", "--no-grpc", "--http", "127.0.0.1:0")
+    with serving(*arguments, environment=environment) as server:
+        assert ("/console" in server.said) is not off
+        try:
+            with urllib.request.urlopen(f"{server.address('http')}/console", timeout=PATIENCE_S) as answer:
+                status = answer.status
+        except urllib.error.HTTPError as error:
+            status = error.code
+            error.close()
+        assert status == (404 if off else 200)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/openapi.json"): Row(200, ALL, "/openapi.json"),
     ("GET", "/metrics"): Row(200, READERS, "/metrics"),
     ("GET", "/v1/stats"): Row(200, READERS, "/v1/stats"),
+    ("GET", "/v1/metrics"): Row(200, VALID, "/v1/metrics"),
     ("GET", "/v1/topics"): Row(200, VALID, "/v1/topics"),
     ("POST", "/v1/topics"): Row(200, {"topic-admin", "admin"}, "/v1/topics", {"name": "t"}),
     ("GET", "/v1/topics/{topic}"): Row(200, {"reader", "topic-admin", "admin"}, "/v1/topics/t"),

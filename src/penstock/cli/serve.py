@@ -43,6 +43,9 @@ def _say(server: Server, settings: ServerSettings) -> None:
     output.write_line(f"Penstock serves {settings.data}")
     for name, address in server.addresses.items():
         output.write_line(f"  {name:<7} {address}")
+    http = server.addresses.get("http")
+    if http is not None and settings.console and not http.startswith("unix:"):
+        output.write_line(f"  console {http}/console")
     if server.missing is not None:
         output.write_line(f"  no gRPC: its packages are not installed; {server.missing} brings them")
     native = server.addresses.get("native")
@@ -50,7 +53,6 @@ def _say(server: Server, settings: ServerSettings) -> None:
         output.write_line("Try it:" if settings.tokens is None else "Try it, with your token in the variable PENSTOCK_TOKEN:")
         output.write_line(f"  penstock publish {native} hello world")
         output.write_line(f"  penstock consume {native} hello --group first --count 1")
-    http = server.addresses.get("http")
     if http is not None:
         way = f"--unix-socket {http.removeprefix('unix:')} http://localhost" if http.startswith("unix:") else http
         token = "" if settings.tokens is None else '-H "Authorization: Bearer $PENSTOCK_TOKEN" '
@@ -81,6 +83,7 @@ def _say(server: Server, settings: ServerSettings) -> None:
     "--http", default=HTTP_DEFAULT, show_default=True, metavar="ADDRESS", help="host:port or unix:/path for HTTP and metrics."
 )  # fmt: skip
 @click.option("--no-http", is_flag=True, help="Do not listen for HTTP.")
+@click.option("--no-console", is_flag=True, help="No console for browsers at /console of the HTTP address.")
 @click.option("--tokens", metavar="FILE", help="TOML file of tokens and rights; read again on SIGHUP.")
 @click.option("--tls-certificate", metavar="FILE", help="PEM file with the certificate and its chain.")
 @click.option("--tls-key", metavar="FILE", help="PEM file with its key.")
@@ -94,7 +97,7 @@ def _say(server: Server, settings: ServerSettings) -> None:
     "--stop-timeout", type=parameters.duration, default="10s", show_default=True, help="How long running calls may take when it stops."
 )  # fmt: skip
 def serve(
-    *, config: str | None, data: str, native: str, no_native: bool, grpc: str, no_grpc: bool, http: str, no_http: bool,
+    *, config: str | None, data: str, native: str, no_native: bool, grpc: str, no_grpc: bool, http: str, no_http: bool, no_console: bool,
     tokens: str | None, tls_certificate: str | None, tls_key: str | None, tls_client_ca: str | None, allow_insecure: bool,
     no_create_topics: bool, no_measure: bool, stop_timeout: float,
 ) -> None:  # fmt: skip
@@ -113,6 +116,7 @@ def serve(
         data=data, native=None if no_native else native, grpc=None if no_grpc else grpc, needs_grpc=asked,
         http=None if no_http else http, tls_certificate=tls_certificate, tls_key=tls_key, tls_client_ca=tls_client_ca, tokens=tokens,
         allow_insecure=allow_insecure, auto_create=not no_create_topics, stop_s=stop_timeout, measure=not no_measure,
+        console=not no_console,
     )  # fmt: skip
     _run(settings)
 

@@ -54,6 +54,8 @@ class ServerSettings:
     tokens: str | None = None
     allow_insecure: bool = False
     auto_create: bool = True
+    console: bool = True
+    """Whether the HTTP listener has a page for people."""
     stop_s: float = 10.0
     measure: bool = True
     """Whether it takes times for its metrics: about a microsecond for each batch that is published."""
@@ -167,7 +169,7 @@ class Server:
                 AsyncStore(store),
                 HttpSettings(
                     listen=settings.http, tls_certificate=settings.tls_certificate, tls_key=settings.tls_key,
-                    tls_client_ca=settings.tls_client_ca, allow_insecure=settings.allow_insecure,
+                    tls_client_ca=settings.tls_client_ca, allow_insecure=settings.allow_insecure, console=settings.console,
                 ),
                 self._auth,
                 room=self._room,

@@ -62,15 +62,19 @@ class DeadLetters:
         )
 
     def __iter__(self) -> Iterator[Message]:
+        return self.between(0)
+
+    def between(self, start: int, end: int | None = None) -> Iterator[Message]:
+        """Those that are there from offset *start* up to, not with, *end*, oldest first; what lies before costs nothing."""
         dead = self._dead()
         if dead is None:
             return
         group = self._group(dead)
         for partition, log in enumerate(dead.logs):
             # What lies before is gone, however much it is.
-            start = max(group.position(partition), log.log_start)
-            with contextlib.suppress(OffsetOutOfRange):  # retention took all that there was meanwhile
-                for message in reading.messages(dead.name, [(partition, log)], start, None, None):
+            first = max(group.position(partition), log.log_start, start)
+            with contextlib.suppress(OffsetOutOfRange):  # retention took all that there was meanwhile, or it is past the end
+                for message in reading.messages(dead.name, [(partition, log)], first, end, None):
                     if _is_there(group, message):
                         yield message
 
@@ -115,8 +119,9 @@ class DeadLetters:
         if dead is None:
             return 0
         group = self._group(dead)
+        among = iter(self) if wanted is None else self.between(min(wanted), max(wanted) + 1) if wanted else ()
         chosen = [
-            message for message in self if (wanted is None or message.offset in wanted) and (choose is None or choose(message))
+            message for message in among if (wanted is None or message.offset in wanted) and (choose is None or choose(message))
         ]
         count = 0
         for at in range(0, len(chosen), _TOGETHER):

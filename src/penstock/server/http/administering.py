@@ -20,7 +20,7 @@ from penstock.store.dead_letter_filter import DeadLetterFilter
 from penstock.values import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.store.store import GroupInfo
     from penstock.topics.message import Message
@@ -284,6 +284,7 @@ def _filter(query: dict[str, Any]) -> Callable[[Message], bool] | None:
     parameters=(
         Parameter("limit", schemas.whole(1, 1_000, "the most dead letters"), 100),
         Parameter("start", schemas.whole(0, schemas.OFFSET_MAX, "dead letters from this id on"), 0),
+        Parameter("look", schemas.whole(1, 1_000_000_000, "the most dead letters that are looked at, whether they fit or not")),
         BASE64, *_FILTER,
     ),
     answers={200: ref("DeadLetters")}, problems=(404,),
@@ -292,16 +293,34 @@ async def list_dead_letters(call: Call) -> Response:
     """List dead letters."""
     store, query = call.context.store.sync, call.query
 
-    def some() -> tuple[list[dict[str, Any]], int, int]:
-        letters = store.dead_letters(call.topic)
-        fits = _filter(query)
-        fitting = (one for one in letters if one.offset >= query["start"] and (fits is None or fits(one)))
-        chosen = itertools.islice(fitting, query["limit"])
-        found, size = show.fitting(chosen, call.context.settings.response_bytes_max)
-        return [show.message_fields(one, as_base64=query["base64"]) for one in found], len(letters), size
+    def some() -> tuple[dict[str, Any], int]:
+        letters, fits = store.dead_letters(call.topic), _filter(query)
+        looked = LookedAt(letters.between(query["start"]), query["look"], fits)
+        found, size = show.fitting(itertools.islice(looked, query["limit"]), call.context.settings.response_bytes_max)
+        fields = {"messages": [show.message_fields(one, as_base64=query["base64"]) for one in found], "count": len(letters)}
+        full = len(found) == query["limit"] or looked.fitting > len(found)
+        following = found[-1].offset + 1 if full else looked.next
+        return fields | ({} if following is None else {"next": following}), size
 
-    messages, count, size = await asyncio.to_thread(some)
-    return await show.large_json_answer({"messages": messages, "count": count}, size)
+    return await show.large_json_answer(*await asyncio.to_thread(some))
+
+
+class LookedAt:
+    """The dead letters that fit, among the first *most*; `next` is then where the looking stopped, None at the end of all."""
+
+    def __init__(self, letters: Iterator[Message], most: int | None, fits: Callable[[Message], bool] | None) -> None:
+        self._letters, self._most, self._fits = letters, most, fits
+        self.fitting = 0
+        self.next: int | None = None
+
+    def __iter__(self) -> Iterator[Message]:
+        for looked, letter in enumerate(self._letters):
+            if looked == self._most:
+                self.next = letter.offset
+                return
+            if self._fits is None or self._fits(letter):
+                self.fitting += 1
+                yield letter
 
 
 @operation(
@@ -313,8 +332,8 @@ async def show_dead_letter(call: Call) -> Response:
     store, identity = call.context.store.sync, call.path["id"]
 
     def one() -> dict[str, Any] | None:
-        found = next((one for one in store.dead_letters(call.topic) if one.offset >= identity), None)
-        return None if found is None or found.offset != identity else show.message_fields(found, as_base64=call.query["base64"])
+        found = next(store.dead_letters(call.topic).between(identity, identity + 1), None)
+        return None if found is None else show.message_fields(found, as_base64=call.query["base64"])
 
     fields = await asyncio.to_thread(one)
     if fields is None:

@@ -20,6 +20,7 @@ from penstock.arguments import shown
 from penstock.errors import BadArgument, Unauthenticated, Unavailable
 from penstock.server.http import administering, consuming, json_body, observing, publishing
 from penstock.server.http.body import Body, ClientGone
+from penstock.server.http.console import files as console
 from penstock.server.http.operations import JSON, OCTETS, OPERATIONS, PATH_PARAMETERS, Call, Operation
 from penstock.server.http.problems import HttpProblem, problem
 from penstock.server.http.representation import INLINE_BYTES_MAX
@@ -54,6 +55,8 @@ def make_app(context: Context, guard: HostGuard) -> ASGIApp:
     for operation in sorted(OPERATIONS, key=lambda one: [("{" in part, part) for part in one.path.split("/")]):
         by_path.setdefault(operation.path, {})[operation.method] = operation
     routes = [Route(path, Endpoint(context, path, operations), include_in_schema=False) for path, operations in by_path.items()]
+    if context.settings.console:
+        routes += console.routes()
     return Edge(Router(routes, redirect_slashes=False, default=_no_such_path), context, guard)
 
 
@@ -68,9 +71,9 @@ class HostGuard:
         self._names = frozenset(name.lower() for name in names)
         self._any = any_name
 
-    def check(self, headers: Headers) -> None:
+    def check(self, headers: Headers, path: str) -> None:
         """
-        Raise `HttpProblem` if a page of another site has sent it.
+        Raise `HttpProblem` if a page of another site has sent it, unless somebody followed a link to a page of ours.
 
         Such a page reaches a server on loopback by a name of its own that leads there (DNS rebinding).
         """
@@ -80,7 +83,8 @@ class HostGuard:
         origin = headers.get("origin")
         if origin is not None and _origin_host(origin) != host:
             raise HttpProblem("FOREIGN_ORIGIN", f"pages of {shown(origin)} may not use this server")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not (followed and path in console.PAGES):
             raise HttpProblem("FOREIGN_ORIGIN", "pages of other sites may not use this server")
 
 
@@ -115,7 +119,9 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+                given = [*message.get("headers", ())]
+                names = {name for name, _ in given}
+                message["headers"] = given + [pair for pair in SECURITY_HEADERS if pair[0] not in names]
                 if not body.ended or self._context.stopping.is_set():
                     # What is left of the body would be read as the next request; and nothing new is begun while stopping.
                     message["headers"].append((b"connection", b"close"))
@@ -124,7 +130,7 @@ class Edge:
         try:
             try:
                 _check_head(scope, self._context.settings.header_bytes_max)
-                self._guard.check(headers)
+                self._guard.check(headers, scope["path"])
                 await self._app(scope, receive, send_guarded)
             except (ClientGone, asyncio.CancelledError):
                 raise

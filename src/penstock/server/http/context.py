@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from penstock.server.auth import Authenticator
     from penstock.server.http.body import Body
     from penstock.server.http.settings import HttpSettings
+    from penstock.store.metrics import StoreMetrics as Metrics
 
 Result = TypeVar("Result")
 FAILURE_S = 1.0
+SNAPSHOT_S = 1.0
 
 
 class Context:
@@ -46,6 +48,7 @@ class Context:
         self.metrics_lock = asyncio.Lock()
         self.connections: Callable[[], int] = lambda: 0
         self._failure: tuple[float, bool] = (-math.inf, False)
+        self._snapshot: tuple[float, int, Metrics] | None = None
 
     async def store_failed(self) -> bool:
         """Whether the store takes no writes, as of a second ago: anybody may ask, and the answer is not cheap."""
@@ -55,6 +58,14 @@ class Context:
             stats = await asyncio.to_thread(self.store.stats)
             self._failure = (now, stats.failure is not None)
         return self._failure[1]
+
+    async def snapshot(self) -> tuple[int, Metrics]:
+        """The store's metrics and when they were taken, at most a second ago."""
+        async with self.metrics_lock:
+            now = self.clock.monotonic()
+            if self._snapshot is None or now - self._snapshot[0] > SNAPSHOT_S:
+                self._snapshot = now, self.clock.now_us(), await asyncio.to_thread(self.store_metrics.collect)
+            return self._snapshot[1:]
 
     @contextlib.contextmanager
     def may_wait(self) -> Iterator[None]:

@@ -127,10 +127,14 @@ class StoreMetrics:
         self._clock = clock
         self._collector = Collector(store.sync)
 
+    def collect(self) -> Metrics:
+        """The numbers of now, of the first topics by name."""
+        meter = self._store._meter  # noqa: SLF001
+        return self._collector.collect(self._clock.now_us(), meter, self._topics_max)
+
     def write(self, text: Text) -> None:
         """Add them to *text*."""
-        meter = self._store._meter  # noqa: SLF001
-        found = self._collector.collect(self._clock.now_us(), meter, self._topics_max)
+        found = self.collect()
         self._write_store(text, found)
         for metric, field, explained in _TOPIC_NUMBERS:
             text.metric(f"penstock_{metric}", "counter" if metric.endswith("_total") else "gauge", explained)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from penstock.errors import Unavailable
 from penstock.server.http import representation as show
 from penstock.server.http.metrics import CONTENT_TYPE, Text
+from penstock.server.http.metrics_json import metrics_fields
 from penstock.server.http.openapi import document
 from penstock.server.http.operations import OPERATIONS, Call, operation
 from penstock.server.http.schemas import ref
@@ -66,6 +68,19 @@ async def stats(call: Call) -> Response:
     found = await asyncio.to_thread(call.context.store.stats)
     topics = await asyncio.to_thread(lambda: {name: asdict(topic) for name, topic in found.topics.items()})
     return show.json_answer({"commits": found.commits, "failed": found.failure is not None, "topics": topics})
+
+
+@operation(
+    "GET", "/v1/metrics", "Numbers of the topics that the token may read: counts, lag, dead letters and times.", tag="server",
+    any_token=True, answers={200: ref("Metrics")},
+)  # fmt: skip
+async def metrics_as_json(call: Call) -> Response:
+    """Metrics for programs, and for the console; at most a second old, so that any number of readers costs as much as one."""
+    context = call.context
+    now_us, found = await context.snapshot()
+    fields = await asyncio.to_thread(metrics_fields, found, call.principal)
+    ready = not context.draining and found.stats.failure is None
+    return show.json_answer({"now_us": now_us, "version": importlib.metadata.version("penstock"), "ready": ready} | fields)
 
 
 @operation("GET", "/openapi.json", "This description.", tag="server", public=True, answers={200: {"type": "object"}})

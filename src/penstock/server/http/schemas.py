@@ -183,9 +183,24 @@ COMPONENTS: dict[str, Schema] = {
         ]
     },
     "Groups": answer({"groups": list_of(ref("Group"))}),
-    "DeadLetters": answer({"messages": list_of(ref("Message")), "count": OFFSET}),
+    "DeadLetters": answer(
+        {"messages": list_of(ref("Message")), "count": whole(0, OFFSET_MAX, "all that are there, fitting or not"),
+         "next": whole(0, OFFSET_MAX, "the id to go on from; absent: there are no more")},
+        "next",
+    ),
     "Count": answer({"count": OFFSET}),
     "Stats": answer({"commits": OFFSET, "failed": {"type": "boolean"}, "topics": {"type": "object"}}),
+    "Metrics": answer(
+        {
+            "now_us": whole(0, OFFSET_MAX, "the moment they are of, up to a second ago; microseconds since 1970"),
+            "version": {"type": "string"},
+            "ready": {"type": "boolean", "description": "whether the store takes work"},
+            "bounds_s": list_of({"type": "number"}),
+            "store": {"type": "object", "description": "absent without the right read on all topics; path and failure need admin"},
+            "topics": {"type": "object"},
+        },
+        "store",
+    ),
     "Problem": {
         "type": "object", "description": "RFC 9457",
         "properties": {

@@ -20,6 +20,7 @@ HTTP_SETTINGS = (
     ),
     Setting("allow_insecure", False, "", None, None, "listen on a public address without tokens or TLS"),
     Setting("hosts", (), "", None, None, "names under which clients reach the server, checked against their Host header"),
+    Setting("console", True, "", None, None, "serve the console, a page for people, at /console"),
     Setting("publish_bytes_max", 12 * MIB, "bytes", 1 * KIB, 2 * MESSAGE_BYTES_MAX, "the largest body of a publish"),
     Setting("body_bytes_max", 1 * MIB, "bytes", 1 * KIB, 64 * MIB, "the largest body of any other request"),
     Setting("bodies_bytes_max", 256 * MIB, "bytes", 1 * MIB, None, "all bodies that are being received, together"),
@@ -56,6 +57,7 @@ class HttpSettings:
     tls_client_ca: str | None = None
     allow_insecure: bool = False
     hosts: tuple[str, ...] = ()
+    console: bool = True
     publish_bytes_max: int = 12 * MIB
     body_bytes_max: int = 1 * MIB
     bodies_bytes_max: int = 256 * MIB

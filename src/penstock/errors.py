@@ -231,7 +231,7 @@ class TopicNotFound(NotFound):
 
     def __str__(self) -> str:
         if self.partition is None:
-            return f"there is no topic {self.topic!r}; create it, or publish to it first"
+            return f"there is no topic {self.topic!r}; create it first"
         return f"topic {self.topic!r} has no partition {self.partition}; their numbers begin at 0"
 
 

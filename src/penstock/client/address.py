@@ -90,10 +90,15 @@ class Address(NamedTuple):
         return made
 
     def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.options.get("ca"))
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if "cert" in self.options:
-            context.load_cert_chain(self.options["cert"], self.options.get("key"))
+        try:
+            context = ssl.create_default_context(cafile=self.options.get("ca"))
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if "cert" in self.options:
+                context.load_cert_chain(self.options["cert"], self.options.get("key"))
+        except OSError as error:
+            raise BadArgument(
+                "path", repr(self.url), f"its ca, cert or key cannot be read: {error.strerror or error}"
+            ) from None
         return context
 
 

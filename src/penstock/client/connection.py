@@ -26,6 +26,7 @@ import contextlib
 import logging
 import os
 import random
+import ssl
 import threading
 import time
 import weakref
@@ -250,6 +251,11 @@ class Connection:
         """Connect and greet. Under the lock. Raises `Unavailable`, or what the server refuses with."""
         try:
             made = self.address.connect(CONNECT_SECONDS)
+        except ssl.SSLCertVerificationError as error:
+            hint = "name who signed it by ?ca=FILE.pem in the URL"
+            raise Unavailable(
+                f"{self.address.url} shows a certificate that is not trusted: {error.verify_message}; {hint}"
+            ) from None
         except (OSError, UnicodeError) as error:
             raise Unavailable(f"{self.address.url} cannot be reached: {error}; is the server running?") from None
         channel = Channel(made)
@@ -263,7 +269,8 @@ class Connection:
             channel.set_silence_seconds(PING_SECONDS)
         except (OSError, BadBytes) as error:
             channel.close()
-            raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}") from None
+            hint = "; if the server has TLS, use penstocks://" if self.address.url.startswith("penstock://") else ""
+            raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}{hint}") from None
         except BaseException:
             channel.close()
             raise

@@ -231,7 +231,7 @@ class TopicNotFound(NotFound):
 
     def __str__(self) -> str:
         if self.partition is None:
-            return f"there is no topic {self.topic!r}; create it, or publish to it first"
+            return f"there is no topic {self.topic!r}; create it first"
         return f"topic {self.topic!r} has no partition {self.partition}; their numbers begin at 0"
 
 
@@ -326,7 +326,7 @@ class StoreLocked(Unavailable):
 
     def __str__(self) -> str:
         who = f"process {self.owner_pid} on {self.owner_host}" if self.owner_pid is not None else "another process"
-        return f"{self.path} is owned by {who}; stop it, share the store (open it without share=False in both), or use read_only=True"
+        return f"{self.path} is owned by {who}; stop it, share it (both without share=False), or open it with read_only=True"
 
 
 class StorageFull(Unavailable):

@@ -38,7 +38,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object], type[Exception], list[str]]] 
         "a topic that nobody made",
         lambda s: s.subscribe("nothing", group="billing"),
         penstock.errors.TopicNotFound,
-        ["'nothing'", "create it, or publish to it first"],
+        ["'nothing'", "create it first"],
     ),
     (
         "a partition that is not there",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from penstock import Store
 from penstock.errors import Closed, TopicNotFound
+from tests.groups.sim import Sim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,3 +112,22 @@ def test_whoever_joins_a_group_while_the_topic_is_deleted_is_told_so(store: Stor
     store.create_topic("t")
     assert store.groups("t") == []
     assert store.publish("t", b"x").offset == 0
+
+
+@pytest.mark.parametrize("failures", [1, 2], ids=["once", "for a while"])
+def test_a_topic_is_deleted_where_the_disk_has_no_room_for_a_checkpoint(failures: int) -> None:
+    """That is when topics are deleted. Its files go as soon as there is room, and one of its name can be made at once."""
+    sim = Sim()
+    sim.store.publish("t", b"old")
+    consumer = sim.store.subscribe("t", "g")
+    sim.files.fail("write", 1, errno.ENOSPC, count=failures, path_contains="checkpoint")
+    sim.store.delete_topic("t")
+    with pytest.raises(Closed):
+        consumer.get(timeout=0)
+    assert sim.store.topics() == []
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"new")
+    sim.clock.advance(6)
+    sim.store._volume.maintain_once()
+    assert sim.files.list_directory("/s/topics") == ["t"]
+    assert [message.value for message in sim.kill().read("t")] == [b"new"]

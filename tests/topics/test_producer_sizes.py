@@ -1,8 +1,13 @@
-"""How a producer counts what goes into a batch."""
+"""What a producer makes of its messages: how it counts what goes into a batch, and what becomes of one that is interrupted."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from penstock import Store
+from penstock.errors import OutcomeUnknown
 
 
 def test_batches_of_many_headers_are_split_before_they_are_too_large() -> None:
@@ -12,3 +17,49 @@ def test_batches_of_many_headers_are_split_before_they_are_too_large() -> None:
         futures = [producer.send(b"x", headers=headers) for _ in range(1_000)]
         producer.flush()
         assert [future.result(0).offset for future in futures] == list(range(1_000))
+
+
+def _interrupt(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_what_was_sent_is_stored_though_ctrl_c_came_while_its_batch_was_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open("memory:") as store:
+        store.create_topic("t")
+        producer = store.producer("t", batch_messages=3, linger=60)
+        futures = [producer.send(b"%d" % number) for number in range(2)]
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(producer, "_encode", _interrupt)
+            producer.send(b"2")
+        producer.close()
+        assert [future.result(0).offset for future in futures] == [0, 1]
+        assert [message.value for message in store.read("t")] == [b"0", b"1", b"2"]
+        assert producer.pending == 0
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_futures_are_told_where_ctrl_c_came_while_their_batch_was_handed_over(
+    monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Nobody knows whether it was; of a named producer the next batch must not pass for it."""
+    with Store.open("memory:") as store:
+        store.create_topic("t")
+        producer = store.producer("t", batch_messages=2, linger=60, name="p")
+        gate = producer._outlet.topic.gate(0)  # type: ignore[attr-defined]
+        submit = gate.submit
+
+        def submit_and_interrupt(batch: Any) -> Any:
+            if stored:
+                submit(batch)
+            raise KeyboardInterrupt
+
+        future = producer.send(b"0")
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(gate, "submit", submit_and_interrupt)
+            producer.send(b"1")
+        with pytest.raises(OutcomeUnknown):
+            future.result(0)
+        following = producer.send(b"2")
+        producer.flush()
+        assert following.result(0).offset == (2 if stored else 0)
+        producer.close()

@@ -13,7 +13,9 @@ from penstock.errors import Unavailable
 from penstock.files import RealFileSystem
 from penstock.format.batch import encode_single
 from penstock.settings import StoreSettings, TopicSettings
+from penstock.store.store import Store
 from penstock.values import SyncMode
+from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
@@ -194,3 +196,76 @@ def test_closing_again_without_a_change_writes_no_index_anew(tmp_path: Path, fil
     with Volume.open(path, settings=SETTINGS, files=files, background=False):
         files.opened.clear()
     assert not [one for one in files.opened if ".idx" in one]
+
+
+def test_without_descriptors_a_large_batch_is_refused_and_the_store_goes_on(volume: Volume, files: ScarceFiles) -> None:
+    """It goes to its log before the journal, and the folder is synced for that: a descriptor that nobody has."""
+    volume.create_topic("large", 1, TopicSettings(sync=volume.log("t0").settings.sync))
+    log = volume.log("large")
+    volume.append(log, encode_single(b"0"))
+    files.is_out = True
+    for sync in (None, SyncMode.ALWAYS) if log.always else (SyncMode.ALWAYS,):
+        with pytest.raises(Unavailable, match="as many files open"):
+            volume.append(log, encode_single(bytes(SETTINGS.reference_bytes)), sync=sync)
+    with pytest.raises(Unavailable, match="as many files open"):
+        volume.commit_changes([Append(log, encode_single(bytes(SETTINGS.reference_bytes))), Append(log, encode_single(b"1"))])
+    assert volume.failure is None
+    files.is_out = False
+    assert volume.append(log, encode_single(b"1")) == 1
+    assert volume.append(log, encode_single(bytes(SETTINGS.reference_bytes)), sync=SyncMode.ALWAYS) == 2
+
+
+def test_without_descriptors_reading_is_refused(volume: Volume, files: ScarceFiles) -> None:
+    volume.checkpoint()
+    volume.open_files.descriptors_max = 0
+    volume.bound_descriptors()
+    files.is_out = True
+    for read in (volume.log("t0").read, volume.log("t1").offset_of_time):
+        with pytest.raises(Unavailable, match="as many files open"):
+            read(0)
+
+
+def test_without_descriptors_a_topic_is_not_deleted(volume: Volume, files: ScarceFiles) -> None:
+    files.is_out = True
+    with pytest.raises(Unavailable, match="as many files open"):
+        volume.delete_topic("t0")
+    files.is_out = False
+    assert volume.append(volume.log("t0"), encode_single(b"1")) == 1
+    volume.delete_topic("t0")
+    assert volume.failure is None
+
+
+def test_without_descriptors_an_interval_is_synced_later(tmp_path: Path, files: ScarceFiles) -> None:
+    with Volume.open(tmp_path / "store", settings=SETTINGS, files=files, background=False) as volume:
+        volume.create_topic("t", 1, TopicSettings(sync=SyncMode.INTERVAL))
+        log = volume.log("t")
+        volume.append(log, encode_single(b"0"))
+        files.is_out = True
+        with pytest.raises(Unavailable, match="as many files open"):
+            volume.sync_interval_logs()
+        assert volume.failure is None
+        files.is_out = False
+        volume.sync_interval_logs()
+        assert log.durable_end == 1
+
+
+def test_a_consumer_gets_what_it_has_leased_though_the_rest_cannot_be_read(tmp_path: Path, files: ScarceFiles) -> None:
+    """Else it would be with nobody until its lease ended, and count as failed then."""
+    with Store.open(str(tmp_path / "store"), settings=SETTINGS, files=files, background=False) as store:
+        store.create_topic("t", segment_messages=2)
+        for number in range(8):
+            store.publish("t", b"%d" % number)
+        consumer = store.subscribe("t", "g", prefetch=2)
+        first = consumer.get(timeout=0)
+        assert first is not None
+        first.ack()
+        store.retain()
+        log = store._volume.log("t")
+        for segment in log.segment_firsts:
+            log.unload(segment)
+        files.is_out = True
+        assert [message.offset for message in consumer.get_many(2, timeout=0)] == [1]
+        with pytest.raises(Unavailable, match="as many files open"):
+            consumer.get(timeout=0)
+        files.is_out = False
+        assert [message.offset for message in consumer.get_many(2, timeout=0)] == [2]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.settings import GroupSettings
 
 OFFSET_END = 1 << 63
+_RANGES_PER_NOTE = ops.RANGES_PER_OPERATION
 LOOK_AGAIN_S = 60.0
 """Who waits for a delayed message looks at the clock this often."""
 
@@ -107,19 +108,22 @@ class Book:
 
     def note_ranges(self, kind: int, cursor: Cursor, member: Member, ranges: list[tuple[int, int]]) -> None:
         """Note for the journal what *member* has leased, or given back."""
-        self.journal.note(
-            ops.encode_ranges(
-                kind, cursor.partition, self.identity, cursor.generation, member.identity, member.concurrency, ranges
-            )
-        )
+        head = kind, cursor.partition, self.identity, cursor.generation, member.identity, member.concurrency
+        # As many notes as it takes: each must fit into a frame, and there may be a range for each of a million messages.
+        for at in range(0, len(ranges), _RANGES_PER_NOTE):
+            self.journal.note(ops.encode_ranges(*head, ranges[at : at + _RANGES_PER_NOTE]))
 
     def note_passed(self, cursor: Cursor, member: Member, start: int, passed: Sequence[tuple[int, int]]) -> None:
         """Note that the scan came from *start* to where it is, and that what it *passed* on the way is with nobody."""
         head = cursor.partition, self.identity, cursor.generation, member.identity, member.concurrency
-        # As if it had been leased and given back; one entry, so that no frame has half of it.
-        self.journal.note(
-            ops.encode_ranges(ops.LEASED, *head, [(start, cursor.scan)]) + ops.encode_ranges(ops.RETURNED, *head, passed)
-        )
+        # As if it had been leased and given back; in one note, so that no frame has half of it, or as many as it takes.
+        for at in range(0, len(passed), _RANGES_PER_NOTE):
+            part = passed[at : at + _RANGES_PER_NOTE]
+            end = cursor.scan if at + len(part) == len(passed) else part[-1][1]
+            self.journal.note(
+                ops.encode_ranges(ops.LEASED, *head, [(start, end)]) + ops.encode_ranges(ops.RETURNED, *head, part)
+            )
+            start = end
 
     def shared_failure(self, failure: Failure) -> Failure:
         """One object for all that failed alike, one after the other."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TIDY_FROM = 64
 
 
 class DeadMember:
     """A member of before the restart: what it held of each partition, in the order in which it was leased, and what it had begun."""
 
-    __slots__ = ("begun", "concurrency", "grants", "held")
+    __slots__ = ("_granted", "_grants", "_tidy_at", "begun", "concurrency", "held")
 
     def __init__(self, concurrency: int, partitions: int) -> None:
         self.concurrency = concurrency
         self.held = [BitMap64() for _ in range(partitions)]
-        self.grants: list[tuple[int, BitMap64]] = []
+        self._grants: list[tuple[int, BitMap64]] = []
+        """What was leased together, oldest first; each offset is in one of them at most, and may be held no more."""
+        self._granted: dict[int, BitMap64] = {}
+        """All that is in one of them, by partition."""
+        self._tidy_at = _TIDY_FROM
         self.begun: set[tuple[int, int]] = set()
 
     def let_go(self, partition: int, start: int, end: int) -> None:
@@ -21,21 +32,45 @@ class DeadMember:
         self.held[partition].remove_range(start, end)
         if self.begun:
             self.begun = {(at, offset) for at, offset in self.begun if at != partition or not start <= offset < end}
-        for at, offsets in self.grants:
-            if at == partition:
-                offsets.remove_range(start, end)
 
-    def lease(self, partition: int, start: int, end: int) -> None:
-        """It holds offsets [start, end), from now on."""
-        self.let_go(partition, start, end)
-        self.grants = [(at, offsets) for at, offsets in self.grants if not offsets.isdisjoint(self.held[at])]
-        self.held[partition].add_range(start, end)
-        self.grants.append((partition, BitMap64(range(start, end))))
+    def lease(self, partition: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """It holds *ranges* of offsets, from now on; they were leased in this order."""
+        offsets, last = BitMap64(), 0
+        for start, end in ranges:
+            if start < last:
+                self._grant(partition, offsets)
+                offsets = BitMap64()
+            self.let_go(partition, start, end)
+            offsets.add_range(start, end)
+            last = end
+        self._grant(partition, offsets)
+
+    def _grant(self, partition: int, offsets: BitMap64) -> None:
+        """These were leased in the order of offsets, after all others."""
+        granted = self._granted.setdefault(partition, BitMap64())
+        again = offsets & granted
+        if again:
+            for at, older in self._grants:
+                if at == partition:
+                    older.difference_update(again)
+        granted.update(offsets)
+        self.held[partition].update(offsets)
+        self._grants.append((partition, offsets))
+        if len(self._grants) > self._tidy_at:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Forget grants of which nothing is held any more: now and then, since all are looked at."""
+        self._grants = [(at, offsets) for at, offsets in self._grants if not offsets.isdisjoint(self.held[at])]
+        self._tidy_at = _TIDY_FROM + 2 * len(self._grants)
+        self._granted = {}
+        for at, offsets in self._grants:
+            self._granted.setdefault(at, BitMap64()).update(offsets)
 
     def oldest(self, possible: list[BitMap64]) -> list[tuple[int, int]]:
         """As many of the oldest deliveries as the member could have been handling at once."""
         found: list[tuple[int, int]] = []
-        for partition, granted in self.grants:
+        for partition, granted in self._grants:
             offsets = granted & possible[partition]
             found += [(partition, offset) for offset in offsets[: self.concurrency - len(found)]]
             if len(found) >= self.concurrency:

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from penstock.groups.delivery_times import DeliveryTimes
     from penstock.groups.hands import HandsBefore
     from penstock.groups.journal import Journal
-    from penstock.groups.reservation import Place
     from penstock.groups.waiters import Waiter
     from penstock.log.partition_log import PartitionLog
     from penstock.settings import GroupSettings
@@ -260,7 +259,7 @@ class Group:
                 if len(found) < count and not begun and not member.lots:
                     try:
                         noted = leasing.refill(member, count)
-                    except PenstockError:
+                    except (PenstockError, OSError):
                         if not found:
                             raise
                         # The caller gets what there is, and the error with the next call.
@@ -559,17 +558,20 @@ class Group:
             raise self._expired(late)
         return Reservation(self, *reserved)
 
-    def finish_reserved(self, places: Sequence[Place]) -> None:
-        """Their transaction is committed. Called by the cycle's leader, so that nobody sees its messages without its acks."""
+    def finish_reserved(self, reservation: Reservation) -> None:
+        """Its transaction is committed. Called by the cycle's leader, so that nobody sees its messages without its acks."""
         with self.lock:
-            self._settling.finish_reserved(places)
+            self._settling.finish_reserved(reservation.places, held=reservation.held)
+            reservation.held = False
         if self._waiters:
             self._waiters.wake_all()
 
-    def release_acks(self, places: Sequence[Place]) -> None:
-        """Their transaction was not committed: they are back with their consumer."""
+    def release_acks(self, reservation: Reservation) -> None:
+        """Its transaction was not committed: the deliveries are back with their consumer."""
         with self.lock:
-            self._settling.release(places)
+            if reservation.held:
+                reservation.held = False
+                self._settling.release(reservation.places)
         self._waiters.wake_all()
 
     def finish_unleased(self, partition: int, offsets: Sequence[int]) -> list[bytes]:

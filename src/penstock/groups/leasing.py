@@ -236,7 +236,9 @@ class Leasing:
                     if taken:
                         break
                     raise
+                # What came before is noted as finished, and what was leased of it is void.
                 start = cursor.scan
+                passed.clear()
                 continue
             if batch is None:
                 break
@@ -271,7 +273,7 @@ class Leasing:
         if passed:
             self._book.note_passed(cursor, member, start, ops.ranges_of(passed))
             self._book.journal.wake()
-        elif taken:
+        elif taken and cursor.scan > start:
             self._book.note_ranges(ops.LEASED, cursor, member, [(start, cursor.scan)])
         return taken, used
 

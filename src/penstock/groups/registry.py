@@ -12,7 +12,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, StorageFull, TopicNotFound
+from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, TopicNotFound, Unavailable
 from penstock.groups import operations as ops
 from penstock.groups.group import Group
 from penstock.groups.hands import Hand, HandsBefore
@@ -284,7 +284,13 @@ class Groups:
 
     def note_finished(self, cursor: Cursor, group_id: int, offsets: Sequence[int]) -> None:
         """Buffer that *offsets* are finished."""
-        self._noted.append((cursor, group_id, cursor.generation, offsets))
+        if len(offsets) <= ops.FINISHED_PER_OPERATION:
+            self._noted.append((cursor, group_id, cursor.generation, offsets))
+            return
+        # Each must fit into a frame, and there may be a million.
+        for at in range(0, len(offsets), ops.FINISHED_PER_OPERATION):
+            part = offsets[at : at + ops.FINISHED_PER_OPERATION]
+            self._noted.append((cursor, group_id, cursor.generation, part))
 
     def wake(self) -> None:
         """See to it that what was noted becomes durable soon."""
@@ -311,7 +317,7 @@ class Groups:
                 try:
                     assert self._volume is not None
                     self._volume.commit_pending().wait()
-                except StorageFull:
+                except Unavailable:  # a full disk, or no descriptors
                     pause.wait(RETRY_SECONDS)
                 except (StorageFailed, Closed):
                     return  # What was not committed is delivered again after reopening.
@@ -422,7 +428,9 @@ class Groups:
     def delete(self, group: Group) -> None:
         """Forget a group; durable when it returns. Its members find themselves closed."""
         self.commit(ops.encode_document(ops.DELETED, group.identity, {}))
-        for member in group.members:
+        with group.lock:
+            members = group.members  # also one that was about to join: from now on none can
+        for member in members:
             group.leave(member)
 
     def seek(self, group: Group, targets: Callable[[], dict[int, int]]) -> None:

@@ -130,7 +130,7 @@ class Replay:
             for identity, dead in self._dead.items():
                 if identity != member:
                     dead.let_go(cursor.partition, start, end)
-            self._dead[member].lease(cursor.partition, start, end)
+        self._dead[member].lease(cursor.partition, ranges)
 
     def _returned(self, cursor: Cursor, operation: ops.Operation) -> None:
         """A member gave messages back, which is nobody's fault."""

@@ -28,7 +28,8 @@ class Schedule:
 
     def add(self, offset: int, now: float, delay_s: float) -> float:
         """*offset* is due *delay_s* seconds from *now*; returns when its bucket is due."""
-        width = max(_FINEST_S, 2.0 ** math.floor(math.log2(delay_s / 32)) if delay_s > 0 else _FINEST_S)
+        width = 2.0 ** math.floor(math.log2(delay_s / 32)) if delay_s > 32 * _FINEST_S else 0.0
+        width = max(_FINEST_S, width)
         due = math.ceil((now + delay_s) / width) * width
         bucket = self._buckets.get(due)
         if bucket is None:

@@ -276,11 +276,11 @@ class Settling:
             operations += ops.encode_finished(cursor.partition, identity, cursor.generation, offsets)
         return places, operations
 
-    def finish_reserved(self, places: Sequence[Place]) -> None:
-        """The frame with the operations that `reserve` gave is committed: do what they say."""
+    def finish_reserved(self, places: Sequence[Place], *, held: bool) -> None:
+        """The frame with the operations that `reserve` gave is committed: do what they say. *held*: they were not released before."""
         book = self._book
         for delivery, cursor, generation, _ in places:
-            cursor.committing -= 1
+            cursor.committing -= held
             offset = delivery.offset
             if generation == cursor.generation:
                 # It may be ready, or on its way to the dead letters, if its consumer got it back before the commit was told.

@@ -534,6 +534,7 @@ class PartitionLog:
         Raises:
             OffsetOutOfRange: before the log's start or behind its end.
             Corrupt: stored bytes are wrong, or a segment is missing.
+            Unavailable: the process may open no more files.
         """
         while True:
             if self.deleted:
@@ -554,6 +555,10 @@ class PartitionLog:
                 continue
             except Corrupt:
                 self._check_not_deleted()
+                raise
+            except OSError as error:
+                if is_out_of_descriptors(error):
+                    raise out_of_descriptors(self.directory) from None
                 raise
             if batches:
                 if self._ttl_us:
@@ -672,6 +677,10 @@ class PartitionLog:
                 self._forget_missing(self._firsts[0])
             except Corrupt:
                 self._check_not_deleted()
+                raise
+            except OSError as error:
+                if is_out_of_descriptors(error):
+                    raise out_of_descriptors(self.directory) from None
                 raise
 
     def _search_time(self, time_us: int) -> int:

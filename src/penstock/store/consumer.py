@@ -261,6 +261,7 @@ class Consumer:
     def close(self) -> None:
         """Give back what is not finished, and make durable what is. Closing twice does nothing."""
         if self._member.closed:
+            self._forget(self)  # it may have been closed with its group, when that was deleted
             return
         self._group.leave(self._member)
         self._forget(self)

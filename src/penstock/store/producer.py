@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
-from penstock.errors import Closed, PenstockError, ProducerFull, WaitTimeout
+from penstock.errors import Closed, OutcomeUnknown, PenstockError, ProducerFull, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
 from penstock.store.future import CALLBACKS, Future, Promise, SentBatch
 from penstock.topics import publication
@@ -134,7 +134,14 @@ class StoreOutlet:
         """See `Outlet`."""
         log = self.topic.logs[partition]
         if self._identity is not None:
-            first, ticket, _ = self.topic.gate(partition).submit(batch)
+            try:
+                first, ticket, _ = self.topic.gate(partition).submit(batch)
+            except PenstockError:
+                raise  # its number is the next one's
+            except BaseException:
+                # It may be on its way: the next one must not pass for it.
+                self._sequences[partition] += 1
+                raise
             self._sequences[partition] += 1
             return first, ticket
         if log.always:
@@ -320,19 +327,24 @@ class Producer:
 
     def _commit(self, number: int) -> None:
         """Hand the open batch of a partition to the store; the caller holds the lock."""
-        batch = self._open.pop(number)
-        if number == self._sticky and self._partitions > 1:
-            # Messages without a key stay together in a batch, and batches take turns.
-            self._sticky = (self._sticky + 1) % self._partitions
+        batch = self._open[number]
         count = len(batch.values)
         try:
+            # Whatever else it raises, as Ctrl-C does, the batch is still open then, and goes when the next one wants it to.
             encoded = self._encode(batch, count, self._outlet.identity(number))
+        except PenstockError as error:
+            self._take_out(number)
+            self._fail(batch, count, error)
+            return
+        self._take_out(number)
+        try:
             first, ticket = self._outlet.submit(number, encoded)
         except PenstockError as error:
-            self._pending -= count
-            self._room.notify_all()
-            batch.sent.finish(-1, error)
+            self._fail(batch, count, error)
             return
+        except BaseException as error:
+            self._fail(batch, count, OutcomeUnknown("the batch", repr(error)))
+            raise
         if ticket is None:
             assert first is not None
             self._pending -= count
@@ -343,6 +355,18 @@ class Producer:
             return
         self._on_the_way[batch.sent] = None
         ticket.on_done(lambda done: self._committed(batch, count, done))
+
+    def _take_out(self, number: int) -> None:
+        """The batch of a partition takes no more messages."""
+        del self._open[number]
+        if number == self._sticky and self._partitions > 1:
+            # Messages without a key stay together in a batch, and batches take turns.
+            self._sticky = (self._sticky + 1) % self._partitions
+
+    def _fail(self, batch: _OpenBatch, count: int, error: PenstockError) -> None:
+        self._pending -= count
+        self._room.notify_all()
+        batch.sent.finish(-1, error)
 
     def _encode(self, batch: _OpenBatch, count: int, identity: Identity | None) -> EncodedBatch:
         ttls: list[int | None] = []

@@ -101,6 +101,9 @@ class CommitCycle:
                         ticket.finish(error)
                         continue
                 in_ahead = log in ahead if ahead else False
+                if in_ahead and (refusal := _sync_names(log)) is not None:
+                    ticket.finish(refusal)
+                    continue
                 ticket.first_offset = log.plan(batch, now_us, prewritten=in_ahead)
                 ticket.append_time_us = now_us
                 logs[log] = None
@@ -182,6 +185,9 @@ class CommitCycle:
                 for log, batch in zip(logs, batches, strict=True):
                     if not log.has_room(len(batch.data)):
                         log.make_room(len(batch.data), batch.count, now_us)
+            for log in logs if ahead else ():
+                if log in ahead and (refusal := _sync_names(log)) is not None:
+                    raise refusal
         except (Unavailable, TopicNotFound) as error:
             ticket.finish(error)
             return
@@ -210,6 +216,13 @@ class CommitCycle:
             # Room for all of them first: after that nothing of the ticket can fail any more.
             if not self._make_room(ticket, now_us):
                 return
+            for change in ticket.changes if ahead else ():
+                if (
+                    isinstance(change, (Append, Adopt))
+                    and change.log in ahead
+                    and (refusal := _sync_names(change.log)) is not None
+                ):
+                    raise refusal
         except (Unavailable, TopicNotFound) as error:
             ticket.finish(error)
             return
@@ -316,3 +329,19 @@ class CommitCycle:
         for log in self._work.weak:
             log.lock.release()
         self._work.weak = []
+
+
+def _sync_names(log: PartitionLog) -> Unavailable | None:
+    """
+    Make the names of *log*'s segments durable before anything is planned for it that is written ahead of its frame.
+
+    A folder is opened to be synced. Where the process may open no more this is the last moment at which it can be refused: what is planned
+    has its offset.
+    """
+    try:
+        log.sync_names()
+    except OSError as error:
+        if not is_out_of_descriptors(error):
+            raise
+        return out_of_descriptors(log.directory)
+    return None

@@ -95,6 +95,8 @@ def remove_unfinished(files: FileSystem, directory: str) -> None:
 
 def set_aside(files: FileSystem, directory: str, record: TopicRecord) -> None:
     """Take a topic out of the store by one rename; durable when it returns. Its files are still there. Raises `OSError`."""
+    # A process without descriptors finds out now, and not when the name is gone and it is not known for how long.
+    files.sync_directory(directory)
     files.rename(os.path.join(directory, record.name), set_aside_path(directory, record.topic_id))
     files.sync_directory(directory)
 

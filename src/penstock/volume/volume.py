@@ -36,6 +36,7 @@ from penstock.errors import (
     StoreNotFound,
     TopicExists,
     TopicNotFound,
+    Unavailable,
 )
 from penstock.files import LockHeld, RealFileSystem, is_full, is_out_of_descriptors
 from penstock.format.checkpoint import Checkpoint
@@ -114,6 +115,8 @@ class Volume:
         self._topics: dict[str, TopicRecord] = {}
         self._logs: dict[int, PartitionLog] = {}
         self._topic_lock = threading.Lock()
+        self._has_deleted = False
+        """Whether files of deleted topics are left that should have gone."""
         self._checkpoint_lock = threading.Lock()
         self._rewrite_lock = threading.Lock()
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
@@ -462,14 +465,30 @@ class Volume:
                     self._positions.set_deleted(log.slot)
                     self.housekeeping.forget(log)
                     self._interval_dirty.discard(log)
-            # Its files stay until neither checkpoint names its logs: what names them and is not there would be damage.
-            self._checkpoint(clean=False)
-            self._checkpoint(clean=False)
-            try:
-                remove_deleted(self._files, topics_directory)
-            except OSError as error:
-                raise self._refusal(error) from None
+            self._has_deleted = True
+            with contextlib.suppress(Unavailable):  # a full disk, or no descriptors: it is deleted all the same
+                self._remove_deleted()
             return record
+
+    def _remove_deleted(self) -> None:
+        """
+        Remove the files of deleted topics; the caller holds the lock of topics.
+
+        Raises `Unavailable`: there is no room, or no descriptor, for that now; the maintenance thread tries again when the next checkpoint
+        is due, and so does the next opening.
+        """
+        # They stay until neither checkpoint names their logs: what names them and is not there would be damage.
+        for _ in range(2):
+            try:
+                self._checkpoint(clean=False)
+            except StorageFull:
+                self._checkpoint(clean=False)  # with the reserve, which the first one has given up
+        try:
+            remove_deleted(self._files, os.path.join(self.path, TOPICS))
+        except OSError as error:
+            self._due.note_change()
+            raise self._refusal(error) from None
+        self._has_deleted = False
 
     def _add_logs(self, record: TopicRecord) -> None:
         for partition in range(record.partitions):
@@ -841,7 +860,7 @@ class Volume:
         self._checkpoints.store(checkpoint)
 
     def sync_interval_logs(self) -> None:
-        """Sync the logs with ``sync=interval`` that were written. Raises `StorageFailed`."""
+        """Sync the logs with ``sync=interval`` that were written. Raises `StorageFailed`, or `Unavailable`: it is tried again later."""
         while self._interval_dirty:
             log = self._interval_dirty.pop()
             with log.lock:
@@ -855,8 +874,12 @@ class Volume:
             except OSError as error:
                 if self._logs.get(log.log_id) is not log:
                     continue  # deleted meanwhile
-                self._fail(error)
-                raise StorageFailed(self.path, str(error)) from None
+                # A folder is opened to be synced, as in `_sync_logs`.
+                refusal = self._refusal(error)
+                if isinstance(refusal, Unavailable):
+                    self._interval_dirty.add(log)
+                    self._interval_wake.set()
+                raise refusal from None
             self._check_not_failed()
             log.note_durable(work)
 
@@ -922,6 +945,9 @@ class Volume:
         if self._due.is_due(self._journal.bytes_written):
             # First: on a full disk it is what frees journal files.
             self.checkpoint()
+            if self._has_deleted:
+                with self._topic_lock, contextlib.suppress(Unavailable):
+                    self._remove_deleted()
             # Who compacts may take long, and the next checkpoint must not wait for that.
             if self._rewrite_lock.acquire(blocking=False):
                 try:

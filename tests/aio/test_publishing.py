@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import errno
+import threading
 from typing import Any
 
 import pytest
@@ -331,5 +332,26 @@ def test_a_failed_publish_is_not_counted() -> None:
         store, _ = await _failed_publishes()
         assert store.stats().topics["t"].published == 1
         await store.close()
+
+    run(main())
+
+
+def test_the_loop_does_not_wait_for_a_topic_that_is_made(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are synced, however long the disk takes for that."""
+
+    async def main() -> None:
+        async with aio.open(folder) as store:
+            catalog, makers = store.sync._catalog, []
+            create = catalog.create
+
+            def noted(*arguments: Any) -> Any:
+                makers.append(threading.current_thread())
+                return create(*arguments)
+
+            monkeypatch.setattr(catalog, "create", noted)
+            assert await store.publish("t", b"x") == Receipt("t", 0, 0)
+            assert await store.publish("t", b"y") == Receipt("t", 0, 1)
+            assert len(makers) == 1
+            assert makers[0] is not threading.current_thread()
 
     run(main())

@@ -13,7 +13,9 @@ import pytest
 from penstock import Queue
 from penstock.broker import calls_under_way
 from penstock.errors import LeaseExpired, TopicNotFound, Unauthenticated, Unavailable
+from penstock.groups.group import Group
 from penstock.server.auth import TokenAuth
+from penstock.server.native import WRITE_BYTES_HIGH
 from penstock.server.running import RunningServer
 from penstock.wire.calls import Call
 from tests.client.served import PATIENCE_S, eventually, later
@@ -89,6 +91,41 @@ def test_a_queue_whose_get_was_interrupted_gives_the_next_item_to_the_next_get(s
         interrupted(jobs.get)
         jobs.put(b"x")
         assert jobs.get(timeout=PATIENCE_S / 3) == b"x"
+
+
+def test_who_does_not_read_costs_no_more_memory_however_long_the_answers_are(served: Served) -> None:
+    """The numbers of a store with many topics are long; they are made for who takes them."""
+    for number in range(25):
+        served.store.create_topic(f"topic-{number}-{'x' * 150}")
+    raw = served.raw()
+    asked = b"".join(raw.request(Call.STATS, {})[0] for _ in range(900))
+    raw.socket.sendall(asked)
+    [connection] = served.server._listener.connections
+    transport: Any = connection._transport
+    eventually(lambda: not transport.is_reading())
+    most = 0
+    for _ in range(20):
+        most = max(most, transport.get_write_buffer_size())
+        time.sleep(0.02)
+    assert most < 4 * WRITE_BYTES_HIGH
+
+
+def test_a_failure_while_messages_are_pushed_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of ours, or of the system: who waits for a push would wait for ever."""
+    client: Any = served.client()
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+    taken = Group.take
+
+    def fail(*_: object) -> None:
+        raise OSError("a planted failure")
+
+    monkeypatch.setattr(Group, "take", fail)
+    with pytest.raises(Unavailable):
+        later(lambda: next(iter(consumer))).result(PATIENCE_S / 3)
+    monkeypatch.setattr(Group, "take", taken)
+    served.store.publish("orders", b"x")
+    assert later(lambda: next(iter(consumer))).result(PATIENCE_S / 3).value == b"x"
 
 
 # -- coming back ----------------------------------------------------------------------------------------------------
@@ -191,6 +228,28 @@ def test_a_consumer_can_be_left_though_its_server_stays_away(proxy: Proxy, serve
         assert consumer.in_flight == 0
         consumer.pause()
     assert consumer.closed
+
+
+def test_a_few_dead_letters_are_listed_without_reading_them_all(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a million."""
+    client: Any = served.client()
+    client.publish_many("orders", [bytes(400_000)] * 12)
+    with served.store.subscribe("orders", "workers") as consumer:
+        while messages := consumer.get_many(100, 0):
+            for message in messages:
+                message.reject("a planted failure")
+    eventually(lambda: len(client.dead_letters("orders")) == 12)
+    reads = []
+    call = client._connection.call
+
+    def noted(number: int, *arguments: Any, **options: Any) -> Any:
+        reads.append(number)
+        return call(number, *arguments, **options)
+
+    monkeypatch.setattr(client._connection, "call", noted)
+    assert [one.offset for one in client.dead_letters("orders").list(2)] == [0, 1]
+    assert reads.count(Call.READ) == 1
+    assert len(client.dead_letters("orders").list()) == 12
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ class AsyncStore:
 
     async def publish(self, topic: str, value: bytes | None, **options: Any) -> Receipt:
         """See `Store.publish`."""
-        if not options:
+        # A topic that is made by it is synced: the loop does not wait for that.
+        if not options and self._store._catalog.to_publish_now(topic) is not None:  # noqa: SLF001
             begun = self._store.begin_publish(topic, value)
             if begun is not None:
                 # Journaled: the task sleeps until the commit, and no thread waits for it.

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from penstock.wire.frame import Frame
 
 
+_LARGE = frozenset({Call.READ, Call.TOPICS, Call.STATS, Call.METRICS, Call.GROUPS, Call.DEAD_LETTERS})
+"""Calls whose answers grow with what is stored: they are made a few at a time, for who reads them."""
+
+
 class Session:
     """
     What one connection may do, and what it has open. All methods run in the event loop.
@@ -138,7 +142,7 @@ class Session:
             self._replies.refuse(frame, error)
             return
         later, awaited = self._later.get(frame.call), self._awaited.get(frame.call)
-        if frame.call == Call.READ and later is not None:
+        if frame.call in _LARGE and later is not None:
             work: Coroutine[Any, Any, Answer] = self.under_way.when_writable(later, frame)
         elif later is not None:
             work = asyncio.to_thread(later, frame)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.consumer import AsyncConsumer
-from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError
+from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.wire.deliveries import encode_deliveries
 from penstock.wire.failures import encode_error
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     Push = Callable[[dict[str, Any], list[Buffer]], None]
 
+_log = logging.getLogger("penstock.broker")
 TAGS_MORE_MAX = 100_000
 """How many more tags a call may name than there are deliveries: late ones."""
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
@@ -134,11 +136,13 @@ class Subscription:
                 # About as many as fit; what does not would have to go back.
                 fitting = max(1, PUSH_BYTES_MAX // max(1, self._each_bytes))
                 found = await self._take_allowed(min(max(self._credit, 1), PUSH_MESSAGES_MAX, fitting), None)
-            except PenstockError as error:
-                # The client is told, and begins anew with new credit.
+            except Exception as error:  # noqa: BLE001 - the client is told, and begins anew with new credit; else it would wait for ever
                 self._credit = 0
                 self._has_credit.clear()
                 self._pump = None
+                if not isinstance(error, PenstockError):
+                    _log.error("messages of %s could not be pushed", self.consumer.topic, exc_info=error)
+                    error = Unavailable("the server failed to do this; its log says why")
                 self._push(encode_error(error), [])
                 return
             if found and (self._credit <= 0 or self._is_silent):

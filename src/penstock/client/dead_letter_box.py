@@ -44,14 +44,14 @@ class RemoteDeadLetters:
         places = number_rows(self._connection.call(Call.DEAD_LETTERS, fields).fields, "places", 2)
         if not places:
             return []
-        wanted = {(partition, offset) for partition, offset in places}
         name = self._topic + SUFFIX
-        logs = list(enumerate(remote_logs(self._connection, name)))
-        first = min(offset for _, offset in places)
-        found = reading.messages(
-            name, [(number, log) for number, log in logs if number in {one for one, _ in places}], first, None, None
-        )
-        return [message for message in found if (message.partition, message.offset) in wanted]
+        found: list[Message] = []
+        for number, log in enumerate(remote_logs(self._connection, name)):
+            offsets = {offset for partition, offset in places if partition == number}
+            if offsets:
+                rest = reading.messages(name, [(number, log)], min(offsets), max(offsets) + 1, None)
+                found += [message for message in rest if message.offset in offsets]
+        return found
 
     def __len__(self) -> int:
         return whole(self._connection.call(Call.DEAD_LETTERS, {"topic": self._topic, "count": True}).fields, "count")

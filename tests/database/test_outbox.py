@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -285,3 +287,24 @@ def test_an_outbox_that_was_set_back_takes_no_new_message_for_an_old_one(store: 
     assert relay() == 1
     assert values(store) == ["before the backup", "second", "third", "after it"]
     assert rows(database) == 0
+
+
+def test_publishing_first_in_a_transaction_waits_for_other_writers(sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks before it writes: nobody may write in between, or SQLite would refuse it at once."""
+    connection, other = sqlite.connect(), sqlite.connect()
+    databases.outbox.create(connection)
+    other.execute("PRAGMA busy_timeout = 0")
+    looks = databases.Outbox._exists
+
+    def look(*arguments: Any) -> bool:
+        found = looks(*arguments)
+        with contextlib.suppress(sqlite3.OperationalError):
+            sqlite.insert(other.cursor(), "in between")
+        other.commit()
+        return found
+
+    monkeypatch.setattr(databases.Outbox, "_exists", look)
+    databases.outbox.publish(connection, ORDERS, b"1")
+    connection.commit()
+    assert rows(sqlite) == 1
+    assert sqlite.effects() == []

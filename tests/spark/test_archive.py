@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from penstock.cli import interrupts
 from penstock.cli.pipeline import running
@@ -27,6 +28,7 @@ from penstock.spark.pipelines.archive_folder import ArchiveFolder
 from penstock.spark.pipelines.archive_task import write_range
 from penstock.spark.pipelines.history import history, plan
 from penstock.spark.pipelines.place import place_of
+from penstock.spark.pipelines.tables import AS_NAMED
 from penstock.spark.planning import Range
 from tests.spark.conftest import open_store
 
@@ -82,7 +84,7 @@ def rows(frame: DataFrame) -> list[Row]:
 
 def test_history_is_archive_and_log_at_every_step(spark: SparkSession, path: str, tmp_path: Path, rng: random.Random) -> None:
     """Messages come, are archived, and leave the log by retention, in any order: history always has each of them once."""
-    to = str(tmp_path / "archive")
+    to = str(tmp_path / "an archive [1]: {a,b}*%20é")  # none of it is a pattern
     expected: list[Row] = []
     for step in ("empty", "fill", "archive", "again", "fill", "retain", "archive", "retain"):
         if step == "fill":
@@ -107,7 +109,7 @@ def test_history_is_archive_and_log_at_every_step(spark: SparkSession, path: str
             assert (done.messages == 0) == (step in ("empty", "again"))
         assert rows(history(spark, path, "orders", to)) == expected
     assert min(starts.values()) > 0, "retention removed what was archived"
-    archived = spark.read.parquet(to).select("partition", "offset")
+    archived = spark.read.options(**AS_NAMED).parquet(to).select("partition", "offset")
     assert sorted(map(tuple, archived.collect())) == [row[:2] for row in expected], "also for who reads the files alone"
 
 
@@ -138,9 +140,13 @@ def test_a_gap_between_archive_and_log_is_an_error(spark: SparkSession, path: st
     fill(path, rng, 50)
     group = archive(spark, path, "orders", to).group
     fill(path, rng, 100)
+    made_before = history(spark, path, "orders", to)
     with open_store(path) as store:
         store.delete_group("orders", group)
         assert store.retain("orders").segments > 0
+    with pytest.raises(PySparkException, match=r"were removed by retention; call history\(\) again") as told:
+        made_before.count()
+    assert "failOnDataLoss" not in str(told.value)
     for attempt in (lambda: history(spark, path, "orders", to), lambda: Archive(path, "orders", to)):
         with pytest.raises(DataLost, match=r"were removed by retention; .*another folder"):
             attempt()
@@ -346,3 +352,39 @@ def test_a_day_has_a_folder_if_it_has_a_name() -> None:
     assert archive_task.date_text(0) == "1970-01-01"
     assert archive_task.date_text(-719_162) == "0001-01-01"
     assert archive_task.date_text(-719_163) == archive_task.date_text(10**9) == "__HIVE_DEFAULT_PARTITION__"
+
+
+def test_what_is_archived_and_removed_while_history_is_planned_is_found_in_the_archive(
+    path: str, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive's state is read, and grows old while its files are listed."""
+    with open_store(path) as store:
+        store.create_topic("orders", partitions=2, segment_messages=20, retention_bytes=1)
+        store.subscribe("orders", "holds").close()
+
+    def remove() -> None:
+        with open_store(path) as store:
+            store.seek("orders", "holds", "latest")
+            assert store.retain("orders").segments > 0
+
+    fill(path, rng, 50)
+    folder = ArchiveFolder(tmp_path / "archive", "orders")
+    commit_all(path, folder)
+    for _ in range(2):
+        fill(path, rng, 50)
+    expected = len(published(path))
+    listed = ArchiveFolder.archived
+
+    def go_on(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        commit_all(path, folder)
+        remove()
+        return listed(*arguments)
+
+    monkeypatch.setattr(ArchiveFolder, "archived", go_on)
+    found = plan(path, "orders", folder.path)
+    assert found.messages == expected
+    fill(path, rng, 100)
+    remove()
+    with pytest.raises(DataLost, match="removed by retention"):
+        plan(path, "orders", folder.path)

@@ -244,6 +244,10 @@ BAD = {
         replaced('kind = "topic"', 'kind = "table"'),
         r'line 7: \[sources\.orders\] kind: use "topic" or "parquet"',
     ),
+    "a kind that is no text": (
+        replaced('kind = "topic"', 'kind = ["topic"]'),
+        r'line 7: \[sources\.orders\] kind: use "topic" or "parquet"',
+    ),
     "no kind": (replaced('kind = "topic"\n', ""), r'line 6: \[sources\.orders\] kind: is missing: use "topic" or "parquet"'),
     "a name that SQL has not": (
         GOOD.replace("[sources.orders]", "[sources.my-orders]"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
 from penstock.errors import BadColumn, BadSetting
 from penstock.spark.options import EARLIEST, LATEST, READ_OPTIONS, WRITE_OPTIONS, Bound, ReadOptions, WriteOptions
@@ -205,6 +205,14 @@ def test_a_schema_of_other_columns_or_types_is_told(columns: str, text: str) -> 
     """Columns are left out by a schema, not made."""
     with pytest.raises(BadColumn, match=text):
         PenstockDataSource(READ).reader(schema(columns))
+
+
+def test_a_schema_that_says_not_null_of_what_can_be_null_is_told() -> None:
+    """Spark would believe it, and find no tombstones."""
+    for name, kind in (("value", BinaryType()), ("key", BinaryType()), ("expires_at", TimestampType())):
+        with pytest.raises(BadColumn, match="can be null"):
+            PenstockDataSource(READ).reader(StructType([StructField(name, kind, nullable=False)]))
+    PenstockDataSource(READ).reader(StructType([StructField("offset", LongType(), nullable=False)]))
 
 
 def test_the_page_about_spark_names_every_option() -> None:

@@ -26,6 +26,8 @@ from tests.cli.serving import Serving
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
+    import random
+
     from penstock.spark.reader import PenstockReader
     from penstock.spark.stream_reader import PenstockStreamReader
 
@@ -413,8 +415,25 @@ def test_a_limit_is_shared_in_proportion(filled: str) -> None:
         offset = following
     assert seen == [30] * 5
     assert admit({"a": {0: 0, 1: 0}}, {"a": {0: 20, 1: 10}}, 6) == {"a": {0: 4, 1: 2}}
-    assert admit({"a": {0: 0, 1: 0, 2: 0}}, {"a": {0: 1, 1: 1, 2: 1}}, 2) == {"a": {0: 1, 1: 1, 2: 0}}
+    assert admit({"a": {0: 0, 1: 0, 2: 0}}, {"a": {0: 1, 1: 1, 2: 1}}, 2) == {"a": {0: 1, 1: 1, 2: 1}}
     assert reader.latestOffset(pinned(reader), ALL)["t"] == {"0": 100, "1": 50}
+
+
+def test_a_short_backlog_beside_one_that_never_ends_has_its_turn(rng: random.Random) -> None:
+    begin, end = {"a": {0: 0, 1: 0}}, {"a": {0: 1_000_000, 1: 3}}
+    for _ in range(3):
+        begin = admit(begin, end, 10)
+        end["a"][0] += 10
+    assert begin == {"a": {0: 27, 1: 3}}
+    for _ in range(200):
+        first = {number: rng.randrange(9) for number in range(rng.randrange(1, 6))}
+        waiting = {number: rng.choice([0, 0, 1, 2, rng.randrange(1_000)]) for number in first}
+        most = rng.randrange(1, 1_200)
+        found = admit({"a": first}, {"a": {number: first[number] + count for number, count in waiting.items()}}, most)["a"]
+        given = {number: found[number] - first[number] for number in first}
+        assert all(min(count, 1) <= given[number] <= count for number, count in waiting.items())
+        assert sum(given.values()) <= max(most, sum(count > 0 for count in waiting.values()))
+        assert sum(given.values()) >= min(most, sum(waiting.values()))
 
 
 def test_available_now_reads_what_was_there_when_it_began(filled: str) -> None:
@@ -481,6 +500,21 @@ def test_a_topic_that_was_made_again_is_told(filled: str) -> None:
         stream(filled).latestOffset(end, ALL)
     lenient = stream(filled, failOnDataLoss="false")
     assert values(lenient, lenient.partitions(end, lenient.latestOffset(end, ALL))) == numbered(200)
+
+
+def test_a_topic_that_was_made_again_and_is_as_long_as_the_old_one_is_read_if_told_so(path: str) -> None:
+    """Its offsets look as if there were nothing new."""
+    with open_store(path) as store:
+        store.publish_many("t", numbered(7))
+    lenient = stream(path, failOnDataLoss="false")
+    end = lenient.latestOffset(pinned(lenient), ALL)
+    shutil.rmtree(path)
+    with open_store(path) as store:
+        store.publish_many("t", numbered(10, 17))
+    lenient.prepareForTriggerAvailableNow()
+    following = lenient.latestOffset(end, ALL)
+    assert values(lenient, lenient.partitions(end, following)) == numbered(10, 17)
+    assert lenient.latestOffset(following, ALL) == following
 
 
 def test_a_topic_with_another_number_of_partitions_is_another_topic(filled: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.program import program
-from penstock.errors import BadArgument, BadName, Conflict, NotFound, PipelineFailed, TopicNotFound, UsageError
+from penstock.errors import BadArgument, BadName, Conflict, DataLost, NotFound, PipelineFailed, TopicNotFound, UsageError
 from penstock.server.running import RunningServer
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.replay import Replay, replay
@@ -196,3 +196,29 @@ def test_parts_are_the_same_however_often_they_are_planned(path: str, rng: rando
     edges = [wanted._part(run, number) for number in range(9)]
     assert [sum(end.values()) - sum(begin.values()) for begin, end in edges] == [7] * 7 + [1, 0]
     assert all(first[1] == second[0] for first, second in pairwise(edges))
+
+
+def test_a_run_needs_nothing_of_what_it_is_done_with(path: str, tmp_path: Path) -> None:
+    """Retention has gone beyond the end of one partition, then of all."""
+    with open_store(path) as store:
+        store.create_topic("orders", partitions=2, segment_messages=5, retention_bytes=1, retain="always")
+        store.publish_many("orders", [b"x"] * 2, partition=0)
+        store.publish_many("orders", [b"x"] * 4, partition=1)
+    options: dict[str, Any] = {"start": 2, "rate": 1, "checkpoint": tmp_path / "run"}
+    (tmp_path / "run").mkdir()
+    begun = Replay(path, "orders", "again", **options)
+    run = begun._begin()
+    assert run.offsets.topics == {"orders": {0: 2, 1: 4}}
+    for number in range(2):
+        with open_store(path) as store:
+            for _ in range(20):
+                store.publish("orders", b"y", partition=number)
+            assert store.retain("orders").segments > 1
+        goes_on = Replay(path, "orders", "again", **options)
+        left = goes_on._history(goes_on._known())
+        assert left.messages == 2 - 2 * number
+        assert left.between({0: 2, 1: 2}, {0: 2, 1: 4}).messages == left.messages
+        begun._save(run._replace(done=1, messages=2))
+    begun._save(run)
+    with pytest.raises(DataLost, match=r"orders/1: .* in no archive"):
+        Replay(path, "orders", "again", **options)

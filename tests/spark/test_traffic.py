@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.errors import BadArgument, BadName, Conflict, PipelineFailed, ReservedName, TopicNotFound
+from penstock.errors import BadArgument, BadName, Conflict, PipelineFailed, ReservedName, TopicNotFound, Unavailable
+from penstock.spark.pipelines.durable import only_one
 from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic
 from penstock.testing.fake_clock import FakeClock
 from tests.cli.conftest import Commands
@@ -101,13 +102,42 @@ def test_every_window_is_counted_once_into_a_table_a_topic_and_a_chart(spark: Sp
         "orders: no such item",
         "quiet",
     } <= set(texts)
-    assert sorted(os.listdir(table)) == ["traffic-1700000160.parquet", "traffic-1700000220.parquet"]
+    assert sorted(os.listdir(table)) == ["_lock", "traffic-1700000160.parquet", "traffic-1700000220.parquet"]
     with pytest.raises(Conflict, match=r"holds 60 s of all topics, and not 60 s of orders"):
         Traffic(path, ["orders"], table=table, clock=clock).run(spark)
     with pytest.raises(Conflict, match=r"'orders' holds something else"):
         Traffic(path, ["quiet"], topic="orders", clock=clock).run(spark)
     with pytest.raises(TopicNotFound):
         Traffic(path, ["nothing"], clock=clock).run(spark)
+
+
+def test_of_two_runs_at_the_same_time_one_writes(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    """One is at work, and another one, whose clock is a minute behind, begins and ends while it counts."""
+    clock = FakeClock(now_us=START_US)
+    publish(path, clock, "orders", 2)
+    clock.advance(70)
+    publish(path, clock, "orders", 3)
+    quick, slow = (
+        Traffic(path, ["orders"], topic="traffic", clock=FakeClock(now_us=clock.now_us() + minutes * 60_000_000))
+        for minutes in (0, 1)
+    )
+    count = slow._count
+
+    def count_slowly(*arguments: Any) -> Any:
+        quick.run(spark)
+        return count(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slow, "_count", count_slowly)
+        with pytest.raises(Unavailable, match="another run has written"):
+            slow.run(spark)
+    slow.run(spark)
+    found = [(one["window_start"], one["messages"]) for one in written(path, "traffic")]
+    assert found == [(moment(0).isoformat(), 2), (moment(60).isoformat(), 3)]
+    table = tmp_path / "table"
+    table.mkdir()
+    with only_one(str(table / "_lock"), "it"), pytest.raises(Unavailable, match="another process is at work"):
+        Traffic(path, ["orders"], table=table, clock=clock).run(spark)
 
 
 def consume(store: Store, clock: FakeClock, topic: str, group: str, *steps: tuple[float, int]) -> list[Delivery]:
@@ -187,7 +217,7 @@ def test_how_long_messages_waited_is_told_for_all_groups_and_for_each(spark: Spa
 
 def make_old(table: Path) -> None:
     """Leave of the table's files what versions wrote that did not count deliveries."""
-    for file in table.iterdir():
+    for file in table.glob("*.parquet"):
         stored = pq.read_table(file)
         pq.write_table(
             stored.drop_columns([name for name in stored.column_names if name.startswith(("deliver", "redeliver"))]), file

@@ -119,11 +119,15 @@ class SqliteDialect:
         return cursor
 
     def join(self) -> Any:
-        """See `Dialect`. Python begins one for the first row that is written, but not for a table that is made."""
+        """
+        See `Dialect`. Python begins one for the first row that is written, but not for a table that is made.
+
+        It takes the lock for writing now: SQLite makes nobody wait who has read before and wants to write then, but refuses it at once.
+        """
         if not self._always_open and not self.connection.in_transaction:
             if self.connection.isolation_level is None or getattr(self.connection, "autocommit", None) is True:
                 raise UsageError(_NO_TRANSACTION)
-            self.connection.execute("BEGIN")
+            self.connection.execute("BEGIN IMMEDIATE")
         return self.cursor()
 
     def cursor(self) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from penstock.client.address import is_url, parse_address
-from penstock.errors import BadArgument, BadSetting
+from penstock.errors import BadArgument, BadSetting, DataLost
 from penstock.store.store import MEMORY
 from penstock.values import is_name
 
@@ -33,6 +33,8 @@ READ_OPTIONS = (
 )  # fmt: skip
 WRITE_OPTIONS = (*_STORE, "topic", "txnAppId", "txnVersion")
 _FROM_SPARK = {"checkpointlocation", "queryname"}
+LOSS_ADVICE = "lossAdvice"
+"""For our own pipelines: what `DataLost` says can be done. No option of users."""
 
 
 class StorePlace(NamedTuple):
@@ -76,6 +78,7 @@ class ReadOptions(NamedTuple):
     fail_on_data_loss: bool
     include_headers: bool
     include_delivery: bool
+    loss_advice: str = DataLost.ADVICE
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -97,6 +100,7 @@ class ReadOptions(NamedTuple):
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
             include_headers=given.flag("includeHeaders", default=False),
             include_delivery=given.flag("includeDelivery", default=False),
+            loss_advice=given.text(LOSS_ADVICE) or DataLost.ADVICE,
         )
 
     def for_batch(self) -> ReadOptions:
@@ -145,7 +149,7 @@ class _Given:
         self._values = {key.lower(): str(value) for key, value in options.items()}
         spelled = {name.lower(): name for name in known}
         for key, value in self._values.items():
-            if key in spelled or key in _FROM_SPARK:
+            if key in spelled or key in _FROM_SPARK or key == LOSS_ADVICE.lower():
                 continue
             if key == "path":
                 raise BadSetting(

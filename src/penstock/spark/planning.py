@@ -124,28 +124,32 @@ def split(ranges: Sequence[Range], partitions_min: int | None) -> list[Range]:
 
 
 def admit(begin: Chosen, end: Chosen, offsets_max: int) -> Chosen:
-    """Ends so that at most *offsets_max* are read in all, or one a partition: each gives in proportion to what it has waiting."""
+    """
+    Ends so that at most *offsets_max* are read in all, or one a partition: each gives in proportion to what it has waiting.
+
+    One that has anything waiting gives at least one: beside a long backlog that never ends it would wait for ever.
+    """
     waiting = {
-        (topic, number): max(last - begin[topic][number], 0)
+        (topic, number): last - begin[topic][number]
         for topic, numbers in end.items()
         for number, last in numbers.items()
+        if last > begin[topic][number]
     }
     total = sum(waiting.values())
     if total <= offsets_max:
         return end
-    granted: Chosen = {topic: dict(begin[topic]) for topic in end}
-    left = offsets_max
+    granted: Chosen = {
+        topic: {number: min(begin[topic][number], last) for number, last in numbers.items()} for topic, numbers in end.items()
+    }
+    shared = max(offsets_max - len(waiting), 0)
+    left = shared
     for (topic, number), count in waiting.items():
-        share = min(count * offsets_max // total, left)
-        granted[topic][number] += share
+        share = (count - 1) * shared // max(total - len(waiting), 1)
+        granted[topic][number] += 1 + share
         left -= share
     # What rounding left over goes to those that still have messages.
     for (topic, number), count in waiting.items():
         more = min(left, count - (granted[topic][number] - begin[topic][number]))
         granted[topic][number] += more
         left -= more
-    for topic, numbers in end.items():
-        for number, last in numbers.items():
-            if last < begin[topic][number]:
-                granted[topic][number] = last
     return granted

@@ -39,7 +39,7 @@ class PenstockReader(DataSourceReader):
         planning.require_all(options.selection, positions)
         start = planning.resolve(store, options, options.start, "startingOffsets", positions)
         end = planning.resolve(store, options, options.end, "endingOffsets", positions)
-        check = LossCheck(store, fail=options.fail_on_data_loss)
+        check = LossCheck(store, fail=options.fail_on_data_loss, advice=options.loss_advice)
         ranges: list[Range] = []
         for topic, now in positions.items():
             for number in now.ends:
@@ -62,4 +62,6 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
 
     if isinstance(partition, Range):
         store = connections.reader(options.place)
-        yield from batches(store, partition, schema, fail_on_data_loss=options.fail_on_data_loss)
+        yield from batches(
+            store, partition, schema, fail_on_data_loss=options.fail_on_data_loss, loss_advice=options.loss_advice
+        )

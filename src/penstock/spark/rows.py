@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.errors import MissingData, OffsetOutOfRange
+from penstock.errors import DataLost, MissingData, OffsetOutOfRange
 from penstock.spark.loss import LossCheck
 
 if TYPE_CHECKING:
@@ -25,14 +25,16 @@ ROWS_MIN, ROWS_MAX = 8_192, 65_536
 _BYTES_MAX = 16 * 1024 * 1024
 
 
-def batches(store: Any, wanted: Range, schema: StructType, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def batches(
+    store: Any, wanted: Range, schema: StructType, *, fail_on_data_loss: bool, loss_advice: str = DataLost.ADVICE
+) -> Iterator[pa.RecordBatch]:
     """
     The messages of *wanted*.
 
-    Raises `DataLost` when some of them are gone, unless *fail_on_data_loss* is false: then they are left out.
+    Raises `DataLost`, with *loss_advice*, when some of them are gone, unless *fail_on_data_loss* is false: then they are left out.
     """
     shape = _Shape(wanted, schema)
-    yield from _read(store, wanted, shape, LossCheck(store, fail=fail_on_data_loss))
+    yield from _read(store, wanted, shape, LossCheck(store, fail=fail_on_data_loss, advice=loss_advice))
 
 
 def _read(store: Any, wanted: Range, shape: _Shape, check: LossCheck) -> Iterator[pa.RecordBatch]:

@@ -33,6 +33,7 @@ DELIVERY: dict[str, DataType] = {"priority": IntegerType(), "expires_at": Timest
 ALL: dict[str, DataType] = {**BASIC, "headers": HEADERS, **DELIVERY, "appended_at": TimestampType()}
 """What a schema may name. When a message was appended is given only where it is named: the Kafka connector has no such column."""
 
+_MAY_BE_NULL = ("key", "value", "headers", "expires_at", "deliver_at")
 WRITTEN = ("value", "key", "topic", "partition", "headers", "timestamp", *DELIVERY)
 _IGNORED = ("offset", "timestampType", "appended_at")
 """What a topic has and a message is given when it is stored: a DataFrame that was read can be written as it is."""
@@ -56,15 +57,14 @@ def check_read(schema: StructType) -> None:
         kind = ALL.get(field.name)
         if kind is None:
             raise BadColumn(field.name, f"a topic has no such column; choose some of {', '.join(ALL)}")
-        if _nullable(field.dataType) != _nullable(kind):
+        if field.dataType.simpleString() != kind.simpleString():
             hint = ", read it so and CAST it afterwards" if isinstance(kind, BinaryType) else ""
             raise BadColumn(field.name, f"is {kind.simpleString()}, not {field.dataType.simpleString()}{hint}")
+        if field.name in _MAY_BE_NULL and not field.nullable:
+            # Spark would believe it: it finds no nulls then, or fails where one is.
+            raise BadColumn(field.name, "can be null: leave NOT NULL out of the schema, and filter afterwards")
     if len(set(schema.names)) != len(schema.names):
         raise BadColumn("schema", "names a column twice")
-
-
-def _nullable(kind: DataType) -> str:
-    return kind.simpleString()
 
 
 def check_write(schema: StructType, topic: str | None) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from penstock.spark.pipelines.durable import make_folder, only_one, read_documen
 from penstock.spark.pipelines.failures import told_as_ours
 from penstock.spark.pipelines.history import LOST, History, plan
 from penstock.spark.pipelines.progress import Progress, quiet, wait
+from penstock.spark.pipelines.tables import AS_NAMED
 from penstock.spark.schema import BASIC, HEADERS
 from penstock.values import is_name
 
@@ -328,7 +329,7 @@ def read_latest(spark: SparkSession, folder: str | os.PathLike[str], *, with_buc
     if current is None:
         raise NotFound(f"{os.fspath(folder)} holds no table; `penstock pipeline latest` makes one")
     schema = _schema().add("bucket", BASIC["partition"])
-    found = spark.read.schema(schema).option("basePath", current).parquet(current)
+    found = spark.read.schema(schema).option("basePath", current).options(**AS_NAMED).parquet(current)
     return found if with_bucket else found.drop("bucket")
 
 

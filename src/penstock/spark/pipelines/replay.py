@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     Place = int | str | dt.datetime
 
-FORMAT = 1
+FORMAT = 2
+"""Of the checkpoint. It does not say where parts begin: another rule for that (`planning.admit`) is another format."""
 PART_SECONDS = 2.0
 """How much of a rate is published at once."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -190,10 +191,11 @@ class Replay:
                 raise NotFound(f"topic {self._topic!r} has no dead letters")
             return plan(self._store, self._source, self._archive)
         begin, _ = self._part(run, run.done)
-        found = plan(self._store, self._source, self._archive, behind=run.offsets._replace(topics={self._source: begin}))
         ends = run.offsets.topics[self._source]
+        behind = run.offsets._replace(topics={self._source: begin})
+        found = plan(self._store, self._source, self._archive, behind=behind, until=ends)
         for number, end in ends.items():
-            if end > found.ends[number]:
+            if begin[number] < end > found.ends[number]:
                 reason = f"the messages from offset {found.ends[number]} to {end} were lost"
                 raise DataLost(self._source, number, reason, "begin a new run, with another checkpoint")
         return found.between(begin, ends)

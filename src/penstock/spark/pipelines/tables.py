@@ -1,4 +1,4 @@
-"""Rows as a table of text, as Spark shows them."""
+"""Tables of Spark: rows as text, as Spark shows them, and how to read files by their names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CELL_CHARACTERS_MAX = 200
+AS_NAMED = {"__globPaths__": "false"}
+"""For readers of files: a path is that of a file or a folder, and no pattern, whatever characters it has."""
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -4,7 +4,8 @@ How much goes through topics: messages, bytes, how long publishing and waiting t
 Theory of operation. A message belongs to the window in which it was appended to the log; that never changes, so a window that is over can
 be counted once and for all. A run counts the windows that are over and have not been written yet, and writes them: as one more file
 of the table, and as one transaction into the topic. Each says itself how far it is (the file's name; the last messages), so there is no
-third place that could disagree, and a run that is killed is made up for by the next one.
+third place that could disagree, and a run that is killed is made up for by the next one. Of two runs at the same time one writes: a
+table has a lock, and a transaction into the topic is numbered by where the topic ended when the run began.
 
 The log knows when a publisher says it made a message (if it says so) and when the owner appended it: that is the latency of publishing.
 When a consumer got it the log does not know, but a topic that was made with `record_deliveries` tells how long its messages waited,
@@ -13,6 +14,7 @@ in records that are added up here (`traffic_deliveries.py`). They belong to the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import hashlib
@@ -23,7 +25,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SystemClock
-from penstock.errors import BadArgument, BadName, Conflict, TopicNotFound
+from penstock.errors import BadArgument, BadName, Conflict, PenstockError, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import HEADER_PREFIX, SUFFIX
 from penstock.groups.delivery_times import WINDOW_US
 from penstock.spark import connections
@@ -34,6 +36,7 @@ from penstock.spark.pipelines.progress import Progress, quiet
 from penstock.spark.pipelines.traffic_chart import traffic_chart
 from penstock.spark.pipelines.traffic_deliveries import SCHEMA as RECORDS_SCHEMA
 from penstock.spark.pipelines.traffic_deliveries import Deliveries, counted, deliveries_of
+from penstock.spark.staging import make_topic
 from penstock.topics.catalog import DELIVERIES_SUFFIX, OWN_SUFFIXES, check_publishable
 from penstock.values import is_name
 
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
     from penstock.clock import Clock
     from penstock.spark.pipelines.progress import Report
+    from penstock.store.reading import TopicPositions
 
 ROWS_MAX = 200_000
 """Rows of one run; they are gathered in the driver."""
@@ -153,11 +157,19 @@ class Traffic:
         Count the windows that are over, write what is new, draw the chart, and return the new rows, by window and topic.
 
         Raises `TopicNotFound`, `Conflict` if the table or the topic holds numbers of other topics or windows, `BadArgument` if there
-        are more than 200,000 rows, `PipelineFailed`. What was written stays.
+        are more than 200,000 rows, `Unavailable` if another run writes to the same place, `PipelineFailed`. What was written stays.
         """
+        if self._table is None:
+            return self._run(spark, report)
+        durable.make_folder(self._table)
+        with durable.only_one(os.path.join(self._table, "_lock"), f"the table in {self._table}"):
+            return self._run(spark, report)
+
+    def _run(self, spark: SparkSession, report: Report) -> list[TrafficRow]:
         names, letters, records = self._names()
         end_us = self._floor(self._clock.now_us() - int(SETTLE_S * 1e6) if self._until is None else _micros(self._until))
-        in_table, in_topic = self._table_end(), self._topic_end()
+        before = self._topic_positions()
+        in_table, in_topic = self._table_end(), self._topic_end(before)
         ends = [one for wanted, one in ((self._table, in_table), (self._topic, in_topic)) if wanted is not None]
         begin_us = min(ends) if ends else 0 if self._since is None else self._floor(_micros(self._since))
         rows: list[TrafficRow] = []
@@ -166,7 +178,7 @@ class Traffic:
             with told_as_ours():
                 rows = self._count(spark, names, letters, records, begin_us, end_us)
                 if self._topic is not None:
-                    self._publish(spark, [row for row in rows if _micros(row.window_start) >= in_topic], end_us)
+                    self._publish(spark, [row for row in rows if _micros(row.window_start) >= in_topic], before)
             report(Progress().after(sum(row.messages for row in rows), (self._clock.now_us() - began_us) / 1e6, 0))
             if self._table is not None:
                 self._append([row for row in rows if _micros(row.window_start) >= in_table], end_us)
@@ -281,14 +293,25 @@ class Traffic:
 
     # -- the topic --------------------------------------------------------------------------------------------------
 
-    def _topic_end(self) -> int:
-        """Up to when the topic has its numbers: what its last messages say, of which each partition has them in order."""
+    def _topic_positions(self) -> TopicPositions | None:
+        """Where the topic ends now. It is made if it is not there, so that two first runs find the same."""
         if self._topic is None:
+            return None
+        store = connections.reader(self._place)
+        found: TopicPositions | None = store.positions([self._topic]).get(self._topic)
+        if found is None:
+            with contextlib.suppress(PenstockError):  # who may not make topics may publish to one that is not there
+                make_topic(self._place, self._topic)
+            found = store.positions([self._topic]).get(self._topic)
+        return found
+
+    def _topic_end(self, found: TopicPositions | None) -> int:
+        """Up to when the topic has its numbers: what its last messages say, of which each partition has them in order."""
+        if found is None:
             return 0
         store = connections.reader(self._place)
         end_us = 0
-        found = store.positions([self._topic]).get(self._topic)
-        for number, end in () if found is None else found.ends.items():
+        for number, end in found.ends.items():
             for message in store.read(self._topic, number, start=max(end - 1, found.starts[number]), end=end):
                 end_us = max(end_us, self._end_of(message.value))
         return end_us
@@ -303,18 +326,21 @@ class Traffic:
             raise Conflict(f"topic {self._topic!r} holds {of}, and not {self._of}; give each its own topic")
         return _micros(end)
 
-    def _publish(self, spark: SparkSession, rows: list[TrafficRow], end_us: int) -> None:
-        """All rows at once. Two runs at the same time, or one that is repeated, publish them once: they share the transaction's name."""
+    def _publish(self, spark: SparkSession, rows: list[TrafficRow], before: TopicPositions | None) -> None:
+        """All rows at once, behind what the topic held *before*. Raises `Unavailable` if there is more in it now."""
         if not rows:
             return
         assert self._topic is not None
-        name = hashlib.sha256(f"{self._topic} {self._of}".encode()).hexdigest()[:16]
+        if _reach(self._topic_positions()) != _reach(before):
+            raise Unavailable(f"another run has written to topic {self._topic!r} meanwhile; run it again")
+        identity, version = _reach(before)
+        name = hashlib.sha256(f"{self._topic} {identity} {self._of}".encode()).hexdigest()[:16]
         frame = spark.createDataFrame(
             [(row.topic, row.as_json(self._of)) for row in rows], "key string, value string"
         ).coalesce(1)
         frame.write.format("penstock").options(**self._options).option("topic", self._topic).option(
             "txnAppId", f"traffic.{name}"
-        ).option("txnVersion", str(end_us // 1_000_000)).mode("append").save()
+        ).option("txnVersion", str(version)).mode("append").save()
 
     # -- the table --------------------------------------------------------------------------------------------------
 
@@ -375,6 +401,11 @@ class Traffic:
             if len({row.window_start for row in rows}) >= CHART_WINDOWS_MAX:
                 break
         return rows
+
+
+def _reach(positions: TopicPositions | None) -> tuple[str, int]:
+    """Which topic it is, and how many messages it has had: two of that are the same only if nothing was published between."""
+    return ("", 0) if positions is None else (positions.topic_id.hex(), sum(positions.ends.values()))
 
 
 def _row_of(stored: dict[str, Any]) -> TrafficRow:

@@ -214,7 +214,7 @@ class _Reading:
             if _VIEW.fullmatch(name) is None:
                 self._wrong(path, f"{name!r} is no name: use a letter or _, then up to 63 of A-Z a-z 0-9 _")
             kind = given.get("kind", "") if len(kinds) > 1 else ""
-            if kind not in kinds:
+            if not isinstance(kind, str) or kind not in kinds:
                 choices = " or ".join(f'"{one}"' for one in kinds)
                 self._wrong((*path, "kind"), f"use {choices}" if "kind" in given else f"is missing: use {choices}")
                 continue

@@ -45,7 +45,7 @@ def take(path: str) -> None:
             browser.driver.get(f"{server.address('http')}/console")
             browser.find("#token").send_keys("admin-token")
             browser.click("#token-dialog button.main")
-            browser.size(1000, 400)
+            browser.size(1000, 430)
             time.sleep(SECONDS)
             browser.driver.save_screenshot(path)
         finally:

@@ -218,6 +218,26 @@ def test_json_stays_as_it_is_and_those_that_fit_a_filter_are_discarded(
     assert len(store.dead_letters(topic)) == 2
 
 
+def test_what_comes_while_a_question_is_open_is_not_meant(
+    browser: Browser, url: str, store: penstock.Store, topic: str
+) -> None:
+    enter(browser, url, f"dead-letters/{topic}")
+    browser.until(lambda: len(ids(browser)) == 3)
+    browser.click("button", "Replay all")
+    browser.find("#confirm-dialog")
+    store.publish(topic, b"late", partition=0)
+    with store.subscribe(topic, "billing") as consumer:
+        message = consumer.get(30)
+        assert message is not None
+        message.reject("too late")
+    browser.until(lambda: len(store.dead_letters(topic)) == 4)
+    browser.until(lambda: ids(browser) == ["0", "1", "2", "3"])
+    browser.click("#confirm-yes")
+    browser.until(lambda: "3 dead letters were sent back" in browser.text("#told"))
+    browser.until(lambda: ids(browser) == ["3"])
+    assert [one.value for one in store.dead_letters(topic).list()] == [b"late"]
+
+
 def test_a_token_without_the_right_is_told_so(browser: Browser, url: str, store: penstock.Store) -> None:
     enter(browser, url, "dead-letters", "reader-token")
     count = len(store.dead_letters("orders"))

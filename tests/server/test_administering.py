@@ -159,5 +159,6 @@ def test_dead_letters_are_chosen_by_a_query(client: httpx.Client, topic: str, sh
 
 
 def test_a_topic_without_dead_letters_has_none(client: httpx.Client, topic: str) -> None:
-    assert client.get(f"/v1/topics/{topic}/dlq").json() == {"messages": [], "count": 0}
+    found = client.get(f"/v1/topics/{topic}/dlq").json()
+    assert (found["messages"], found["count"]) == ([], 0)
     assert client.post(f"/v1/topics/{topic}/dlq/replay-all").json() == {"count": 0}

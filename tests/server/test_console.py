@@ -252,24 +252,46 @@ def test_pages_end_where_an_answer_is_full(server: Running, http: httpx.Client) 
         assert page["next"] == len(page["messages"])
 
 
-def test_what_lies_before_a_dead_letter_is_not_read(
-    server: Running, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of the last ones is listed, opened and sent back as if it were the first."""
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The dead letters that were looked at, whether they are there or not."""
     from penstock.store import dead_letter_box
 
-    dead_letter(server, "t", *[b"%d" % number for number in range(40)])
-    looked: list[int] = []
+    found: list[int] = []
     plain = dead_letter_box._is_there
 
     def is_there(group: Any, message: Any) -> bool:
-        looked.append(message.offset)
+        found.append(message.offset)
         return plain(group, message)
 
     monkeypatch.setattr(dead_letter_box, "_is_there", is_there)
+    return found
+
+
+def test_what_lies_before_a_dead_letter_is_not_read(server: Running, http: httpx.Client, looked: list[int]) -> None:
+    """One of the last ones is listed, opened and sent back as if it were the first."""
+    dead_letter(server, "t", *[b"%d" % number for number in range(40)])
+    looked.clear()
     assert len(http.get("/v1/topics/t/dlq?start=38").json()["messages"]) == 2
     assert http.get("/v1/topics/t/dlq/38").json()["value"] == "38"
     assert http.post("/v1/topics/t/dlq/38/replay").json() == {"count": 1}
     assert http.get("/v1/topics/t/dlq/38").status_code == 404
     assert http.get("/v1/topics/t/dlq/4000").status_code == 404
     assert set(looked) <= {38, 39}
+
+
+def test_what_is_gone_is_passed_over(
+    server: Running, http: httpx.Client, looked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many lie between two that are there, below and above the last that was taken out."""
+    monkeypatch.setattr("penstock.store.dead_letter_box._GAP", 10)
+    dead_letter(server, "t", *[b"%d" % number for number in range(60)])
+    store = server.store.sync
+    store.dead_letters("t").discard(offsets=[*range(1, 40), *range(41, 45), *range(47, 50)])
+    looked.clear()
+    left = [0, 40, 45, 46, *range(50, 60)]
+    assert [one["offset"] for one in http.get("/v1/topics/t/dlq").json()["messages"]] == left
+    assert looked == [0, 1, *range(40, 60)]
+    assert [one["offset"] for one in http.get("/v1/topics/t/dlq?start=1&limit=2").json()["messages"]] == [40, 45]
+    store.dead_letters("t").discard(offsets=range(41, 60))
+    assert [one.offset for one in store.dead_letters("t")] == [0, 40]

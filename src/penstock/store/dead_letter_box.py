@@ -34,6 +34,8 @@ BOX_GROUP = ".box"
 """No user's group can have this name: it begins with a dot."""
 _TOGETHER = 100
 """How many messages are sent back in one transaction."""
+_GAP = 1_000
+"""More than so many that are gone are passed over by reading anew behind them."""
 
 
 class DeadLetters:
@@ -65,18 +67,23 @@ class DeadLetters:
         return self.between(0)
 
     def between(self, start: int, end: int | None = None) -> Iterator[Message]:
-        """Those that are there from offset *start* up to, not with, *end*, oldest first; what lies before costs nothing."""
+        """Those that are there from offset *start* up to, not with, *end*, oldest first; what lies before, or is gone, costs nothing."""
         dead = self._dead()
         if dead is None:
             return
         group = self._group(dead)
         for partition, log in enumerate(dead.logs):
             # What lies before is gone, however much it is.
-            first = max(group.position(partition), log.log_start, start)
+            first: int | None = max(group.position(partition), log.log_start, start)
             with contextlib.suppress(OffsetOutOfRange):  # retention took all that there was meanwhile, or it is past the end
-                for message in reading.messages(dead.name, [(partition, log)], first, end, None):
-                    if _is_there(group, message):
-                        yield message
+                while first is not None:
+                    following, first = reading.messages(dead.name, [(partition, log)], first, end, None), None
+                    for message in following:
+                        if _is_there(group, message):
+                            yield message
+                        elif (ahead := _next(group, message)) - message.offset > _GAP:
+                            first = ahead
+                            break
 
     def list(
         self, max_messages: int | None = None, filter: Callable[[Message], bool] | None = None  # noqa: A002
@@ -190,6 +197,13 @@ def _is_there(group: Group, message: Message) -> bool:
     with group.lock:
         cursor = group.cursors[message.partition]
         return message.offset >= cursor.scan or message.offset in cursor.open
+
+
+def _next(group: Group, message: Message) -> int:
+    """The first offset from *message* on that may be there."""
+    with group.lock:
+        cursor = group.cursors[message.partition]
+        return next(cursor.open.iter_equal_or_larger(message.offset), cursor.scan)
 
 
 def _offsets(offsets: Iterable[int]) -> set[int]:

@@ -297,7 +297,11 @@ async def list_dead_letters(call: Call) -> Response:
         letters, fits = store.dead_letters(call.topic), _filter(query)
         looked = LookedAt(letters.between(query["start"]), query["look"], fits)
         found, size = show.fitting(itertools.islice(looked, query["limit"]), call.context.settings.response_bytes_max)
-        fields = {"messages": [show.message_fields(one, as_base64=query["base64"]) for one in found], "count": len(letters)}
+        fields: dict[str, Any] = {
+            "messages": [show.message_fields(one, as_base64=query["base64"]) for one in found],
+            "count": len(letters),
+        }
+        fields["now_us"] = call.context.clock.now_us()
         full = len(found) == query["limit"] or looked.fitting > len(found)
         following = found[-1].offset + 1 if full else looked.next
         return fields | ({} if following is None else {"next": following}), size

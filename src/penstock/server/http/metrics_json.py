@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from penstock.server.auth import Principal
     from penstock.store.metrics import Latency, StoreMetrics, TopicMetrics
 
+TOPIC_BYTES = 1_024
+"""About what a topic takes in JSON."""
+
 
 def metrics_fields(found: StoreMetrics, principal: Principal) -> dict[str, Any]:
     """The topics that *principal* may read, and the store if it may read all; dead letters have rights of their own."""

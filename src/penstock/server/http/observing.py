@@ -12,7 +12,7 @@ from starlette.responses import Response
 from penstock.errors import Unavailable
 from penstock.server.http import representation as show
 from penstock.server.http.metrics import CONTENT_TYPE, Text
-from penstock.server.http.metrics_json import metrics_fields
+from penstock.server.http.metrics_json import TOPIC_BYTES, metrics_fields
 from penstock.server.http.openapi import document
 from penstock.server.http.operations import OPERATIONS, Call, operation
 from penstock.server.http.schemas import ref
@@ -80,7 +80,8 @@ async def metrics_as_json(call: Call) -> Response:
     now_us, found = await context.snapshot()
     fields = await asyncio.to_thread(metrics_fields, found, call.principal)
     ready = not context.draining and found.stats.failure is None
-    return show.json_answer({"now_us": now_us, "version": importlib.metadata.version("penstock"), "ready": ready} | fields)
+    told = {"now_us": now_us, "version": importlib.metadata.version("penstock"), "ready": ready} | fields
+    return await show.large_json_answer(told, len(fields["topics"]) * TOPIC_BYTES)
 
 
 @operation("GET", "/openapi.json", "This description.", tag="server", public=True, answers={200: {"type": "object"}})

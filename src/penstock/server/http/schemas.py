@@ -185,6 +185,7 @@ COMPONENTS: dict[str, Schema] = {
     "Groups": answer({"groups": list_of(ref("Group"))}),
     "DeadLetters": answer(
         {"messages": list_of(ref("Message")), "count": whole(0, OFFSET_MAX, "all that are there, fitting or not"),
+         "now_us": whole(0, OFFSET_MAX, "when it was made; as until_us it leaves out what came later; microseconds since 1970"),
          "next": whole(0, OFFSET_MAX, "the id to go on from; absent: there are no more")},
         "next",
     ),

@@ -28,6 +28,7 @@ export class DeadLetters {
   };
   #filter = {};
   #metrics = null;
+  #listed = 0;
   #state = "";
   #starts = [0];
   #next = null;
@@ -112,6 +113,7 @@ export class DeadLetters {
       if (topic !== this.#topic.value) return;
       this.#letters = found.messages;
       this.#next = found.next ?? null;
+      this.#listed = found.now_us;
       const here = new Set(this.#letters.map((one) => one.offset));
       this.#chosen = new Set([...this.#chosen].filter((offset) => here.has(offset)));
       const filtered = Object.keys(this.#filter).length ? ` ${number(found.messages.length)} that fit the filter are on this page.` : "";
@@ -176,8 +178,8 @@ export class DeadLetters {
 
   async #takeAll(what) {
     const topic = this.#topic.value;
-    // Not those that come while the question is open: who answers it has not seen them.
-    const until = Math.min(Number(this.#filter.until_us ?? Infinity), this.#metrics.now_us);
+    // Not those that came after the list, or while the question is open: who answers it has not seen them.
+    const until = Math.min(Number(this.#filter.until_us ?? Infinity), this.#listed);
     const query = { ...this.#filter, until_us: until };
     const given = Object.entries(this.#filter);
     const named = given.length

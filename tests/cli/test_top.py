@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +221,23 @@ def test_another_error_is_raised_where_it_can_be_told(closing: list[Watch]) -> N
     closing.append(watch)
     with pytest.raises(Corrupt):
         taken(watch)
+
+
+def test_who_leaves_does_not_wait_for_a_server() -> None:
+    """Neither for a look that is under way, nor for a connection that cannot be closed just now."""
+    answered = threading.Event()
+
+    class Slow(Script):
+        def look(self) -> Snapshot:
+            answered.wait(30)
+            return look(0, {})
+
+    watch = Watch(Slow(), FakeClock())  # type: ignore[arg-type]
+    watch.ask()
+    began = time.monotonic()
+    watch.close(lambda: answered.wait(30))
+    assert time.monotonic() - began < 20
+    answered.set()
 
 
 def test_an_answer_that_does_not_come_is_told(closing: list[Watch]) -> None:

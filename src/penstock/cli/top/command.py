@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -67,10 +68,12 @@ def top(
     clock, history = SystemClock(), History(patterns)
     is_live = not once and not as_json and output.is_terminal() and os.environ.get("TERM") not in {None, "", "dumb"}
     shown = parse_address(target).url if is_url(target) else target
-    with open_target(target, read_only=True, give_up=_GIVE_UP_S if is_live else GIVE_UP_SECONDS) as store:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(open_target(target, read_only=True, give_up=_GIVE_UP_S if is_live else GIVE_UP_SECONDS))
         source = Source(store, clock, history.takes)
         first = source.look()
         if is_live:
+            stack.pop_all()  # The watch closes it.
             watch = Watch(source, clock)
             try:
                 controls = Controls(sort=sort)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SILENT_S = 1.0
 """An answer that takes longer is said to be missing."""
-_LEAVE_S = 1.0
+_LEAVE_S = 0.5
 
 
 class Watch:
@@ -77,12 +77,19 @@ class Watch:
             return Link("silent", now_s - self._began_s, lost=self._lost)
         return Link("connected" if self._source.is_whole else "folder", lost=self._lost)
 
-    def close(self, close_store: Callable[[], None]) -> None:
-        """End; *close_store* ends a look that waits for its server."""
+    def close(self, close_store: Callable[[], object]) -> None:
+        """
+        End; *close_store* ends a look that waits for its server.
+
+        Returns soon, whether they have ended or not: a connection that is just being made may take seconds to close, and a person who
+        leaves waits for nothing. What only looks leaves nothing behind.
+        """
         self._closing = True
         self._asked.set()
         self._thread.join(0.05)
-        close_store()
+        closer = threading.Thread(target=close_store, name="penstock-top-close", daemon=True)
+        closer.start()
+        closer.join(_LEAVE_S)
         self._thread.join(_LEAVE_S)
         if not self._thread.is_alive():
             os.close(self._heard)

@@ -127,7 +127,7 @@ def _close(sim: Sim, held: Delivery) -> None:
 
 def _close_during_a_transaction_that_fails(sim: Sim, held: Delivery) -> None:
     group = sim.group()
-    reservation = group.reserve_acks([held])
+    reservation = group.reserve_acks([held], [])
     group.leave(held._lot.member)
     reservation.release()
 

@@ -42,8 +42,8 @@ def before_the_commit(store: Store, work: Callable[[], object]) -> list[bool]:
     reserve = group.reserve_acks
     done: list[bool] = []
 
-    def interrupted(deliveries: Sequence[Delivery]) -> Reservation:
-        reservation = reserve(deliveries)
+    def interrupted(deliveries: Sequence[Delivery], reserved: list[Reservation]) -> Reservation:
+        reservation = reserve(deliveries, reserved)
         if not done:
             done.append(True)
             work()

@@ -49,7 +49,7 @@ def test_an_ordered_partition_waits_for_the_transaction_of_a_consumer_that_has_l
     messages = [message for member in members if (message := member.get(timeout=0)) is not None]
     (message,) = messages
     leaving, staying = members if members[0]._member is message._lot.member else members[::-1]
-    reservation = sim.group().reserve_acks([message])
+    reservation = sim.group().reserve_acks([message], [])
     leaving.close()
     assert staying.get(timeout=0) is None, "what comes behind it must not come before it"
     if commits:
@@ -62,7 +62,7 @@ def test_an_ordered_partition_waits_for_the_transaction_of_a_consumer_that_has_l
 def test_an_ordered_partition_goes_to_one_who_comes_after_its_last_consumer_left_in_a_transaction(sim: Sim) -> None:
     sim.store.publish_many("t", numbered(2))
     leaving = sim.store.subscribe("t", "g", ordered=True)
-    reservation = sim.group().reserve_acks([one(leaving)])
+    reservation = sim.group().reserve_acks([one(leaving)], [])
     leaving.close()
     early = sim.store.subscribe("t", "g")
     assert early.get(timeout=0) is None

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from penstock.errors import Corrupt, DamagedFile, StoreLocked, StoreNotFound
 from penstock.format.batch import encode_batch, encode_single
+from penstock.log import salvage as salvaging
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.volume.repair import repair
 from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
 from tests.crash.workload import ALWAYS, OS, PATH, SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.files import File
 
 FOLDER = f"{PATH}/topics/t/0"
 
@@ -206,3 +215,91 @@ def test_a_damaged_topic_file_cannot_be_repaired_and_says_so(files: SimulatedFil
     files.replace(f"{PATH}/topics/t/topic.json", b"{}")
     with pytest.raises(Corrupt):
         repair(PATH, files=files)
+
+
+# -- piece by piece -------------------------------------------------------------------------------------------------
+
+
+class _Bytes:
+    """A file of these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, length: int, position: int) -> bytes:
+        return self._data[position : position + length]
+
+
+def _damaged(good: bytes, rng: random.Random) -> bytes:
+    data = bytearray(good)
+    for _ in range(rng.randint(0, 4)):
+        if len(data) < 2:
+            break
+        at, kind = rng.randrange(len(data)), rng.randrange(4)
+        if kind == 0:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            del data[at : at + rng.randint(1, 300)]
+        elif kind == 2:
+            del data[max(1, at) :]
+        else:
+            data[at:at] = rng.randbytes(rng.randint(1, 40))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("piece_bytes", [5, 100, 5_000])
+def test_a_segment_that_is_read_by_pieces_is_told_of_as_one_that_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random, piece_bytes: int
+) -> None:
+    """However it is damaged, and wherever a piece ends."""
+    files = SimulatedFileSystem()
+    volume = _open(files)
+    volume.create_topic("t", 1, ALWAYS)
+    log = volume.log("t")
+    for _ in range(25):
+        volume.append(log, encode_batch([rng.randbytes(rng.choice([3, 50, 700])) for _ in range(rng.randint(1, 4))]))
+    monkeypatch.setattr(salvaging, "PIECE_BYTES", piece_bytes)
+    for first in log.segment_firsts:
+        file = files.open(log.segment(first).path)
+        good = file.pread(file.size(), 0)
+        for _ in range(40):
+            data, stop, sealed = _damaged(good, rng), rng.choice([1 << 60, first + 20]), rng.random() < 0.5
+            whole = salvaging.salvage(data, first, log.identity, stop, sealed=sealed)
+            walk = salvaging.Walk(salvaging.FilePieces(cast("File", _Bytes(data))), first, log.identity)
+            walk.run(stop, sealed=sealed)
+            assert (walk.header, walk.footer, walk.bad, walk.end_offset) == (
+                whole.header, whole.footer, whole.bad, whole.end_offset,
+            )  # fmt: skip
+            assert (walk.batches, walk.messages) == (len(whole.batches), sum(map(len, whole.batches)))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_verifying_takes_as_much_memory_as_the_largest_batch(tmp_path: Path, *, damaged: bool) -> None:
+    """And not as much as the largest segment; also where it looks for the next good batch."""
+    store = str(tmp_path / "store")
+    volume = Volume.open(store, settings=SETTINGS, background=False)
+    volume.create_topic("t", 1, replace(OS, segment_bytes=64 << 20))
+    log = volume.log("t")
+    for _ in range(24):
+        volume.append(log, encode_batch([b"." * (1 << 20)]))
+    for _ in range(500):
+        volume.append(log, encode_single(b"small"))
+    assert log.segment_firsts == [0]
+    path = log.segment(0).path
+    volume.close()
+    if damaged:
+        with open(path, "r+b") as file:
+            file.seek(100_000)
+            file.write(b"damage")
+    tracemalloc.start()
+    try:
+        found = verify(store)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.is_sound is not damaged
+    assert found.messages == 524 - damaged
+    assert peak < 6 << 20

@@ -28,6 +28,7 @@ from penstock.groups.waiters import Waiters
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.groups.delivery import Delivery
     from penstock.groups.failures import Failure
     from penstock.groups.journal import Journal
     from penstock.groups.member import Member
@@ -68,8 +69,8 @@ class Book:
     """Who holds what of one group. Guarded by the group's lock."""
 
     __slots__ = (
-        "_arrivals", "_changing", "_delayed", "_failure", "_rota", "_scheduled", "counters", "cursors", "deadline", "due", "has_lanes",
-        "identity", "journal", "max_deliveries", "members", "name", "ordered", "settings", "suspected", "topic", "waiters",
+        "_arrivals", "_changing", "_delayed", "_failure", "_rota", "_scheduled", "committing", "counters", "cursors", "deadline", "due",
+        "has_lanes", "identity", "journal", "max_deliveries", "members", "name", "ordered", "settings", "suspected", "topic", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +90,8 @@ class Book:
         """Nothing that waits for its next delivery is due before this moment."""
         self.suspected: list[Cursor] = []
         """The partitions in which there were suspects when the store was opened; later there are no others."""
+        self.committing: dict[Delivery, tuple[Cursor, int]] = {}
+        """What transactions are finishing, with its cursor and the generation that this had."""
         self._failure: Failure | None = None
         self._rota: OrderedDict[Cursor, None] = OrderedDict()
         self._arrivals: deque[Cursor] = deque()
@@ -316,6 +319,12 @@ class Book:
             elif following < self.due:
                 self.due = following
 
+    def look_at_all(self, now: float) -> None:
+        """Whoever comes next looks at all leases, and at all that waits for its time."""
+        self.deadline = self.due = now
+        self._scheduled = dict.fromkeys([cursor for cursor in self.cursors if cursor.schedule.offsets])
+        self._delayed = {}
+
     # -- whose a partition is, in an ordered group ------------------------------------------------------------------
 
     def rebalance(self) -> None:
@@ -331,7 +340,7 @@ class Book:
             if new is cursor.member:
                 cursor.successor = None
                 continue
-            if cursor.member is not None and _is_busy(cursor.member, cursor):
+            if cursor.member is not None and self._is_busy(cursor.member, cursor):
                 # It finishes what it was handed first, or its lease ends: nobody else works on the partition meanwhile.
                 cursor.successor = new
                 self.return_lots(cursor.member, of=cursor)
@@ -357,7 +366,7 @@ class Book:
         """If the partition is to change hands, it does so as soon as its member has finished what it was handed."""
         if cursor.successor is not None:
             assert cursor.member is not None
-            if not _is_busy(cursor.member, cursor):
+            if not self._is_busy(cursor.member, cursor):
                 self._hand_over(cursor, cursor.successor)
                 self.waiters.wake_all()
 
@@ -366,11 +375,10 @@ class Book:
         for cursor in self._changing:
             self.hand_over_if_idle(cursor)
 
-
-def _is_busy(member: Member, cursor: Cursor) -> bool:
-    # A member that has left holds nothing, but a transaction may still be finishing what it held.
-    return cursor.committing > 0 or any(
-        delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch  # noqa: SLF001
-        for table in (member.handed, member.extended)
-        for delivery in table.values()
-    )
+    def _is_busy(self, member: Member, cursor: Cursor) -> bool:
+        # A member that has left holds nothing, but a transaction may still be finishing what it held.
+        return any(of is cursor for of, _ in self.committing.values()) or any(
+            delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch  # noqa: SLF001
+            for table in (member.handed, member.extended)
+            for delivery in table.values()
+        )

@@ -40,7 +40,7 @@ class Cursor:
     """One partition of a group. Guarded by the group's lock."""
 
     __slots__ = (
-        "_batches", "_near", "_near_bytes", "committing", "delays", "epoch", "failures", "generation", "has_arrivals", "is_fired",
+        "_batches", "_near", "_near_bytes", "delays", "epoch", "failures", "generation", "has_arrivals", "is_fired",
         "keeps_expired", "lanes", "log", "member", "moving", "open", "partition", "ready", "scan", "schedule", "successor", "suspects",
     )  # fmt: skip
 
@@ -62,8 +62,6 @@ class Cursor:
         self.member: Member | None = None
         """Whose it is, in an ordered group."""
         self.successor: Member | None = None
-        self.committing = 0
-        """So many of its messages are being finished by transactions."""
         """To whom it goes as soon as its member has finished what it was handed."""
         self.has_arrivals = False
         """Whether it is in the book's `arrivals`."""

@@ -75,8 +75,12 @@ class Delays:
             if not blocks or entry >= self._last:
                 self._last = entry
                 if not blocks or len(blocks[-1].dues) >= BLOCK:
-                    blocks.append(_Block(offset))
+                    block = _Block(offset)
+                    block.dues.append(due_us)
+                    block.offsets.append(0)
+                    blocks.append(block)
                     firsts.append(due_us)
+                    continue
                 at = len(blocks) - 1
                 block = blocks[at]
                 place = len(block.dues)

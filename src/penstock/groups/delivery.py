@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Self
 
-from penstock.errors import LeaseExpired
+from penstock.errors import LeaseExpired, PenstockError
 from penstock.topics.message import Message
 
 if TYPE_CHECKING:
@@ -141,10 +141,29 @@ class Delivery(Message):
         self._lot.member.group.extend(self, seconds)
 
     def __enter__(self) -> Self:
-        self._lot.member.group.begin(self)
-        return self
+        try:
+            self._lot.member.group.begin(self)
+            return self
+        except PenstockError:
+            raise
+        except BaseException:
+            # Ctrl-C: the block does not run, so nothing keeps the lease any more.
+            if self._running is True:
+                self._running = False
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        try:
+            self._end(error)
+        except PenstockError:
+            raise
+        except BaseException:
+            # As above: the block has ended.
+            if self._running is True:
+                self._running = False
+            raise
+
+    def _end(self, error: BaseException | None) -> None:
         group = self._lot.member.group
         if error is None:
             if group.end(self):

@@ -14,6 +14,8 @@ and the earliest due time.
 
 Locks: `lock` guards all of it, and is taken here and nowhere else. Nothing waits for a commit while holding it, and what needs one (dead
 letters, suspects) is done after it was released. The cycle's leader takes it to apply committed operations.
+
+Interrupts: Ctrl-C may come at any instruction. Whoever is interrupted while it changes the group lets it be mended (`mending.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from penstock.groups.delivery import is_valid
 from penstock.groups.delivery_times import RecordedLeasing
 from penstock.groups.leasing import Leasing
 from penstock.groups.member import Member
+from penstock.groups.mending import Mending
 from penstock.groups.moves import Moves
 from penstock.groups.replay import Replay
 from penstock.groups.reservation import Reservation
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from penstock.groups.delivery_times import DeliveryTimes
     from penstock.groups.hands import HandsBefore
     from penstock.groups.journal import Journal
+    from penstock.groups.reservation import Place
     from penstock.groups.waiters import Waiter
     from penstock.log.partition_log import PartitionLog
     from penstock.settings import GroupSettings
@@ -102,6 +106,7 @@ class Group:
         self._leasing = Leasing(self._book, self._moves)
         self._settling = Settling(self._book, self._moves)
         self._replay = Replay(self._book)
+        self._mending = Mending(self._book)
         self.cursors = self._book.cursors
         self.counters = self._book.counters
         self._waiters = self._book.waiters
@@ -183,41 +188,65 @@ class Group:
     def join(self, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int) -> Member:
         """A new member."""
         book = self._book
-        with self.lock:
-            if self.deleted:
-                raise Closed(f"group {self.name}")
-            hand = self._journal.claim_hand(self.identity, identity, concurrency)
-            member = Member(self, identity, prefetch, prefetch_bytes, concurrency, hand)
-            if not book.members:
-                self._unlisten = [cursor.log.add_listener(partial(self._arrived, cursor)) for cursor in self.cursors]
-                book.offer_all()
-            book.members[identity] = member
-            if book.ordered:
-                book.rebalance()
-        return member
+        member: Member | None = None
+        try:
+            with self.lock:
+                if self.deleted:
+                    raise Closed(f"group {self.name}")
+                hand = self._journal.claim_hand(self.identity, identity, concurrency)
+                member = Member(self, identity, prefetch, prefetch_bytes, concurrency, hand)
+                if not book.members:
+                    self._unlisten = [cursor.log.add_listener(partial(self._arrived, cursor)) for cursor in self.cursors]
+                    book.offer_all()
+                book.members[identity] = member
+                if book.ordered:
+                    book.rebalance()
+            return member
+        except PenstockError:
+            raise
+        except BaseException:
+            if member is not None:
+                member.closed = True  # nobody knows of it
+            self._mend()
+            raise
 
     def leave(self, member: Member) -> None:
         """The member is gone in order: what it had goes back at once, and none of it counts as failed."""
         book = self._book
-        with self.lock:
-            if member.closed:
-                return
-            member.closed = True
-            self._seen_us = self._clock.now_us()
-            del book.members[member.identity]
-            book.return_all(member)
-            self._journal.release_hand(member.hand)
-            self._journal.note(ops.encode_left(self.identity, member.identity))
-            if book.ordered:
-                book.rebalance()
-            if not book.members:
-                for stop in self._unlisten:
-                    stop()
-                self._unlisten = []
-                for cursor in self.cursors:
-                    cursor.forget_batches()
-        self._journal.wake()
-        self._waiters.wake_all()
+        try:
+            with self.lock:
+                if member.closed:
+                    return
+                member.closed = True
+                self._seen_us = self._clock.now_us()
+                book.return_all(member)
+                self._journal.release_hand(member.hand)
+                self._journal.note(ops.encode_left(self.identity, member.identity))
+                del book.members[member.identity]
+                if book.ordered:
+                    book.rebalance()
+                self._stop_listening()
+            self._journal.wake()
+            self._waiters.wake_all()
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
+
+    def leave_all(self, members: Sequence[Member]) -> None:
+        """The same for several."""
+        for member in members:
+            self.leave(member)
+
+    def _stop_listening(self) -> None:
+        """If nobody is there, arrivals are told to nobody."""
+        if not self._book.members:
+            for stop in self._unlisten:
+                stop()
+            self._unlisten = []
+            for cursor in self.cursors:
+                cursor.forget_batches()
 
     def _arrived(self, cursor: Cursor) -> None:
         self._book.arrived(cursor)
@@ -242,60 +271,65 @@ class Group:
         """
         now = self._clock.monotonic()
         noted = begun = False
+        found: list[Delivery] = []
         book, leasing = self._book, self._leasing
-        with self.lock:
-            if member.closed:
-                raise Closed(f"the consumer of {self.topic}/{self.name}")
-            if now >= book.deadline:
-                self._expire(now)
-            if now >= book.due:
-                book.collect_due(now, self._clock.now_us())
-            found: list[Delivery] = []
-            member.passing = False
-            if not member.paused:
-                deadline = now + self._lease_s
-                if member.lots:
-                    begun = leasing.hand_out(member, count, deadline, found)
-                if len(found) < count and not begun and not member.lots:
-                    try:
-                        noted = leasing.refill(member, count)
-                    except (PenstockError, OSError):
-                        if not found:
-                            raise
-                        # The caller gets what there is, and the error with the next call.
+        try:
+            with self.lock:
+                if member.closed:
+                    raise Closed(f"the consumer of {self.topic}/{self.name}")
+                if now >= book.deadline:
+                    self._expire(now)
+                if now >= book.due:
+                    book.collect_due(now, self._clock.now_us())
+                member.passing = False
+                if not member.paused:
+                    deadline = now + self._lease_s
                     if member.lots:
-                        begun = leasing.hand_out(member, count - len(found), deadline, found)
-                if not found:
-                    member.starved = (
-                        member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
-                    )
-                if member.lots and book.has_lanes:
-                    # Nothing is leased ahead: a more urgent one may come before the next call.
-                    book.return_lots(member)
-            if book.suspected and member.lots and not begun:
-                book.return_waiting_suspects(member)
-            moves = self._moves.take() if self._moves.planned else None
-            more = bool(found) and bool(self._waiters)
-            if noted and self._careful:
-                self._careful -= 1
-                begun = True
-        if noted or begun:
-            self._journal.wake()
-        if moves:
-            self._move(moves)
-        if more:
-            # The next one who waits may find more: a commit wakes one waiter only.
-            self.wake()
-        if begun:
-            # Whatever happens now can be put down to this message.
-            try:
-                self._journal.flush()
-            except BaseException:
-                # Nobody gets them, so nobody failed.
-                for delivery in found:
-                    self.give_back(delivery)
-                raise
-        return found
+                        begun = leasing.hand_out(member, count, deadline, found)
+                    if len(found) < count and not begun and not member.lots:
+                        try:
+                            noted = leasing.refill(member, count)
+                        except (PenstockError, OSError):
+                            if not found:
+                                raise
+                            # The caller gets what there is, and the error with the next call.
+                        if member.lots:
+                            begun = leasing.hand_out(member, count - len(found), deadline, found)
+                    if not found:
+                        member.starved = (
+                            member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
+                        )
+                    if member.lots and book.has_lanes:
+                        # Nothing is leased ahead: a more urgent one may come before the next call.
+                        book.return_lots(member)
+                if book.suspected and member.lots and not begun:
+                    book.return_waiting_suspects(member)
+                more = bool(found) and bool(self._waiters)
+                if noted and self._careful:
+                    self._careful -= 1
+                    begun = True
+            if noted or begun:
+                self._journal.wake()
+            if self._moves.planned:
+                self._move()
+            if more:
+                # The next one who waits may find more: a commit wakes one waiter only.
+                self.wake()
+            if begun:
+                # Whatever happens now can be put down to this message.
+                try:
+                    self._journal.flush()
+                except PenstockError:
+                    # Nobody gets them, so nobody failed.
+                    for delivery in found:
+                        self.give_back(delivery)
+                    raise
+            return found
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend(found)
+            raise
 
     def cold_read(self, member: Member) -> Callable[[], None] | None:
         """
@@ -341,21 +375,26 @@ class Group:
         Raises `LeaseExpired` if there are such; all others are done nevertheless.
         """
         now = self._clock.monotonic()
-        with self.lock:
-            if now >= self._book.deadline:
-                self._expire(now)
-            if len(deliveries) == 1:
-                late = () if self._settling.ack_one(deliveries[0]) else deliveries
-            else:
-                late = self._settling.ack_many(deliveries)
-            moves = self._moves.take() if self._moves.planned else None
-        self._journal.wake()
-        if moves:
-            self._move(moves)
-        if wait:
-            self._journal.flush()
-        if late:
-            raise self._expired(late)
+        try:
+            with self.lock:
+                if now >= self._book.deadline:
+                    self._expire(now)
+                if len(deliveries) == 1:
+                    late = () if self._settling.ack_one(deliveries[0]) else deliveries
+                else:
+                    late = self._settling.ack_many(deliveries)
+            self._journal.wake()
+            if self._moves.planned:
+                self._move()
+            if wait:
+                self._journal.flush()
+            if late:
+                raise self._expired(late)
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: object = None, reason: object = None, reject: bool = False
@@ -365,27 +404,32 @@ class Group:
         text = reason_text(reason)
         now = self._clock.monotonic()
         late: list[Delivery] = []
-        with self.lock:
-            if now >= self._book.deadline:
-                self._expire(now)
-            for delivery in deliveries:
-                member = delivery._lot.member  # noqa: SLF001
-                released = member.release(delivery)
-                if member.hand.many:
-                    member.hand.recount(member.in_flight)
-                if not released:
-                    late.append(delivery)
-                    continue
-                self.counters.nacked += 1
-                self._fail(delivery, text, now, delay_s, reject=reject)
-                member.starved = False
-            moves = self._moves.take() if self._moves.planned else None
-        self._journal.wake()
-        if moves:
-            self._move(moves)
-        self._waiters.wake_all()
-        if late:
-            raise self._expired(late)
+        try:
+            with self.lock:
+                if now >= self._book.deadline:
+                    self._expire(now)
+                for delivery in deliveries:
+                    member = delivery._lot.member  # noqa: SLF001
+                    released = member.release(delivery)
+                    if member.hand.many:
+                        member.hand.recount(member.in_flight)
+                    if not released:
+                        late.append(delivery)
+                        continue
+                    self.counters.nacked += 1
+                    self._fail(delivery, text, now, delay_s, reject=reject)
+                    member.starved = False
+            self._journal.wake()
+            if self._moves.planned:
+                self._move()
+            self._waiters.wake_all()
+            if late:
+                raise self._expired(late)
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def _fail(self, delivery: Delivery, reason: str, now: float, delay_s: float | None, *, reject: bool = False) -> None:
         self._settling.fail(delivery, reason, now, self._clock.now_us(), delay_s, reject=reject)
@@ -402,21 +446,27 @@ class Group:
 
         *delivered*: somebody had it; else it does not count as delivered either.
         """
-        with self.lock:
-            lot = delivery._lot  # noqa: SLF001
-            if not lot.member.holds(delivery):
-                return
-            lot.member.drop(delivery)
-            if not delivered:
-                self.counters.delivered -= 1
-                self.counters.redelivered -= delivery.attempt > 1
-                self._leasing.undo(delivery, delivery._deadline - self._lease_s)  # noqa: SLF001
-            if lot.epoch == lot.cursor.epoch:
-                self._settling.give_back(delivery)
-                if self._book.ordered:
-                    self._withdraw_behind(lot.cursor, delivery.offset)
-        self._journal.wake()
-        self._waiters.wake_all()
+        try:
+            with self.lock:
+                lot = delivery._lot  # noqa: SLF001
+                if not lot.member.holds(delivery):
+                    return
+                lot.member.drop(delivery)
+                if not delivered:
+                    self.counters.delivered -= 1
+                    self.counters.redelivered -= delivery.attempt > 1
+                    self._leasing.undo(delivery, delivery._deadline - self._lease_s)  # noqa: SLF001
+                if lot.epoch == lot.cursor.epoch:
+                    self._settling.give_back(delivery)
+                    if self._book.ordered:
+                        self._withdraw_behind(lot.cursor, delivery.offset)
+            self._journal.wake()
+            self._waiters.wake_all()
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def begin(self, delivery: Delivery) -> None:
         """A handler runs: the lease goes on as long as it does. Raises `LeaseExpired`."""
@@ -427,36 +477,47 @@ class Group:
 
     def end(self, delivery: Delivery) -> bool:
         """The handler ended; returns whether the delivery is still to be finished. Raises `LeaseExpired` if it was taken away."""
-        with self.lock:
-            running, delivery._running = delivery._running, False  # noqa: SLF001
-            if delivery._lot.member.holds(delivery):  # noqa: SLF001
-                if running:
-                    # Its lease went on while it ran, whether anybody looked or not.
-                    self._settling.renew(delivery, self._clock.monotonic() + self._lease_s, own_length=False)
-                return True
-        if running:
-            raise self._expired([delivery])
-        return False
+        try:
+            with self.lock:
+                running, delivery._running = delivery._running, False  # noqa: SLF001
+                if delivery._lot.member.holds(delivery):  # noqa: SLF001
+                    if running:
+                        # Its lease went on while it ran, whether anybody looked or not.
+                        self._settling.renew(delivery, self._clock.monotonic() + self._lease_s, own_length=False)
+                    return True
+            if running:
+                raise self._expired([delivery])
+            return False
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def extend(self, delivery: Delivery, seconds: object = None) -> None:
         """Its lease ends *seconds* from now. Raises `LeaseExpired`."""
         length = self._lease_s if seconds is None else check_seconds("seconds", seconds, 0.001, EXTEND_MAX_S)
         now = self._clock.monotonic()
-        with self.lock:
-            if now >= self._book.deadline:
-                self._expire(now)
-            known = self._book.deadline
-            valid = is_valid(delivery)
-            if valid:
-                self._settling.renew(delivery, now + length, own_length=seconds is not None)
-            sooner = self._book.deadline < known
-            moves = self._moves.take() if self._moves.planned else None
-        if moves:
-            self._move(moves)
-        if sooner:
-            self.wake()  # whoever waits for the next lease to end waits too long now
-        if not valid:
-            raise self._expired([delivery])
+        try:
+            with self.lock:
+                if now >= self._book.deadline:
+                    self._expire(now)
+                known = self._book.deadline
+                valid = is_valid(delivery)
+                if valid:
+                    self._settling.renew(delivery, now + length, own_length=seconds is not None)
+                sooner = self._book.deadline < known
+            if self._moves.planned:
+                self._move()
+            if sooner:
+                self.wake()  # whoever waits for the next lease to end waits too long now
+            if not valid:
+                raise self._expired([delivery])
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def _expired(self, late: Sequence[Delivery]) -> LeaseExpired:
         return LeaseExpired(self.topic, late[0].partition, late[0].offset, len(late))
@@ -499,16 +560,27 @@ class Group:
 
     # -- dead letters -----------------------------------------------------------------------------------------------
 
-    def _move(self, moves: list[Move]) -> None:
-        for move in moves:
-            with self.lock:
-                cursor = move.cursor
-                if cursor.generation != move.generation or move.offset not in cursor.moving:
-                    continue  # finished, or sought, meanwhile
-            try:
-                self._mover(move)
-            except PenstockError as error:
-                self.move_failed(move, error)
+    def _move(self) -> None:
+        """Carry out the moves that are planned, whoever planned them."""
+        planned = self._moves.planned
+        move: Move | None = None
+        try:
+            while planned:
+                with self.lock:
+                    if not planned:
+                        return
+                    move = planned[0]
+                    del planned[0]
+                    if move.cursor.generation != move.generation or move.offset not in move.cursor.moving:
+                        continue  # finished, or sought, meanwhile
+                try:
+                    self._mover(move)
+                except PenstockError as error:
+                    self.move_failed(move, error)
+        except BaseException:
+            if move is not None:
+                self._move_again(move)
+            raise
 
     def move_failed(self, move: Move, error: PenstockError) -> None:
         """A dead letter could not be written: the message stays, and is tried again later."""
@@ -520,11 +592,15 @@ class Group:
                 error=error.code,
             ),
         )  # fmt: skip
+        self._move_again(move)
+
+    def _move_again(self, move: Move) -> None:
+        """Nobody sees to it any more: if it is not moved by then, it is tried again later."""
         with self.lock:
             cursor = move.cursor
-            if cursor.generation == move.generation and move.offset in cursor.moving:
-                cursor.moving.discard(move.offset)
+            if cursor.generation == move.generation and move.offset in cursor.moving and move not in self._moves.planned:
                 self._book.schedule(cursor, move.offset, self._clock.monotonic(), MOVE_AGAIN_S)
+                cursor.moving.discard(move.offset)
         self.wake()
 
     def finished_by_move(self, move: Move) -> bytes:
@@ -539,40 +615,53 @@ class Group:
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
-    def reserve_acks(self, deliveries: Sequence[Delivery]) -> Reservation:
+    def reserve_acks(self, deliveries: Sequence[Delivery], reserved: list[Reservation]) -> Reservation:
         """
         Take *deliveries* into a transaction: their leases do not end while it is being committed.
+
+        The reservation is added to *reserved* before anything is changed: also if this is interrupted, whoever has it can release it.
 
         Raises `LeaseExpired`; nothing was changed then.
         """
         now = self._clock.monotonic()
-        with self.lock:
-            if now >= self._book.deadline:
-                self._expire(now)
-            late = [delivery for delivery in deliveries if not is_valid(delivery)]
-            reserved = None if late else self._settling.reserve(deliveries)
-            moves = self._moves.take() if self._moves.planned else None
-        if moves:
-            self._move(moves)
-        if reserved is None:
+        try:
+            with self.lock:
+                if now >= self._book.deadline:
+                    self._expire(now)
+                late = [delivery for delivery in deliveries if not is_valid(delivery)]
+                if not late:
+                    reservation = Reservation(self, *self._settling.reserve(deliveries))
+                    reserved.append(reservation)
+                    self._settling.hold(reservation.places)
+            if self._moves.planned:
+                self._move()
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
+        if late:
             raise self._expired(late)
-        return Reservation(self, *reserved)
+        return reservation
 
-    def finish_reserved(self, reservation: Reservation) -> None:
-        """Its transaction is committed. Called by the cycle's leader, so that nobody sees its messages without its acks."""
+    def finish_reserved(self, places: Sequence[Place]) -> None:
+        """Their transaction is committed. Called by the cycle's leader, so that nobody sees its messages without its acks."""
         with self.lock:
-            self._settling.finish_reserved(reservation.places, held=reservation.held)
-            reservation.held = False
+            self._settling.finish_reserved(places)
         if self._waiters:
             self._waiters.wake_all()
 
-    def release_acks(self, reservation: Reservation) -> None:
-        """Its transaction was not committed: the deliveries are back with their consumer."""
-        with self.lock:
-            if reservation.held:
-                reservation.held = False
-                self._settling.release(reservation.places)
-        self._waiters.wake_all()
+    def release_acks(self, places: Sequence[Place]) -> None:
+        """Their transaction was not committed: they are back with their consumer."""
+        try:
+            with self.lock:
+                self._settling.release(places)
+            self._waiters.wake_all()
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def finish_unleased(self, partition: int, offsets: Sequence[int]) -> list[bytes]:
         """The operations that finish *offsets* though nobody leased them, for a transaction of the group's own."""
@@ -599,16 +688,22 @@ class Group:
 
     def commit(self, partition: int, offset: int) -> None:
         """Everything below *offset* is finished; never goes back. Buffered like an ack. Raises `OffsetOutOfRange`."""
-        with self.lock:
-            cursor = self.cursors[partition]
-            if not 0 <= offset <= cursor.log.committed_end:
-                raise OffsetOutOfRange(offset, cursor.log.log_start, cursor.log.committed_end)
-            if offset <= cursor.next_offset:
-                return
-            self.counters.acked += self._book.finish_below(cursor, offset)
-            self._book.hand_over_if_idle(cursor)
-        self._journal.wake()
-        self._waiters.wake_all()
+        try:
+            with self.lock:
+                cursor = self.cursors[partition]
+                if not 0 <= offset <= cursor.log.committed_end:
+                    raise OffsetOutOfRange(offset, cursor.log.log_start, cursor.log.committed_end)
+                if offset <= cursor.next_offset:
+                    return
+                self.counters.acked += self._book.finish_below(cursor, offset)
+                self._book.hand_over_if_idle(cursor)
+            self._journal.wake()
+            self._waiters.wake_all()
+        except PenstockError:
+            raise
+        except BaseException:
+            self._mend()
+            raise
 
     def seek_operations(self, targets: dict[int, int]) -> bytes:
         """The operations that move the cursor of each partition to its target."""
@@ -619,6 +714,21 @@ class Group:
                     for partition, offset in targets.items()
                 ]
             )
+
+    # -- interrupts -------------------------------------------------------------------------------------------------
+
+    def _mend(self, unhanded: Sequence[Delivery] = ()) -> None:
+        """An exception came that may come at any instruction, as Ctrl-C does: no message may be with nobody, nor a count be wrong."""
+        for _ in range(2):
+            try:
+                with self.lock:
+                    self._mending.mend(unhanded, self._clock.monotonic())
+                    self._stop_listening()
+                break
+            except KeyboardInterrupt:
+                continue  # once more; the first one goes on
+        self._journal.wake()
+        self._waiters.wake_all()
 
     # -- the journal ------------------------------------------------------------------------------------------------
 

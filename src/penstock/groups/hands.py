@@ -38,6 +38,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.groups.delivery import PARTITION_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.files import FileSystem, SharedMap
 
 HANDS_NAME = "hands"
@@ -74,13 +76,14 @@ class Hand:
     from the others, in `first` and `first_at`: most members have no other, and theirs is set and cleared for each message.
     """
 
-    __slots__ = ("_free", "_many_at", "first", "first_at", "many", "others", "records", "words")
+    __slots__ = ("_count", "_free", "_many_at", "first", "first_at", "many", "others", "records", "words")
 
     def __init__(self, words: memoryview | None = None, records: tuple[int, ...] = (), count: int = 0) -> None:
         self.words = words
         """Stored into here, and where a single message is handed out and settled: a call would cost too much there."""
         self.records = records
-        places = [at + _FIRST + number for at in records for number in range(_PER_RECORD)][:count]
+        self._count = count
+        places = self._places()
         self.first = EMPTY if places else _NO_WORD
         """What the first word names, or `EMPTY`."""
         self.first_at = places[0] if places else 0
@@ -90,6 +93,10 @@ class Hand:
         self._many_at = records[0] + _MANY if records else 0
         self.many = 0
         """How many there are that no word names."""
+
+    def _places(self) -> list[int]:
+        """Its words."""
+        return [at + _FIRST + number for at in self.records for number in range(_PER_RECORD)][: self._count]
 
     @property
     def named(self) -> set[int]:
@@ -134,6 +141,18 @@ class Hand:
         self.many = in_flight - len(self.named)
         if not self.many and self.words is not None:
             self.words[self._many_at] = 0
+
+    def hold(self, keys: Sequence[int]) -> None:
+        """It holds these and nothing else, whatever it was in the middle of."""
+        if self.words is None:
+            return
+        places = self._places()
+        for at in (*places, self._many_at):
+            self.words[at] = 0
+        self.first = EMPTY if places else _NO_WORD
+        self._free, self.others, self.many = places[1:], {}, 0
+        for key in keys:
+            self.pick_up(key)
 
     def forget(self) -> None:
         """The record is another's from now on, or, in a forked child, always was."""
@@ -212,10 +231,11 @@ class Hands:
     def release(self, hand: Hand) -> None:
         """The member has left, and holds nothing."""
         with self._lock:
+            records, hand.records = hand.records, ()
             if not self._closed:
-                for at in hand.records:
+                for at in records:
                     self._view[at + _GROUP] = 0
-                self._free += hand.records
+                self._free += records
             hand.forget()
 
     def close(self) -> None:

@@ -40,23 +40,27 @@ class Intake:
         """
         lanes = cursor.lanes
         assert lanes is not None
+        failed: Exception | None = None
         try:
             if not lanes.is_indexed:
                 self._index_open(cursor, lanes, now_us)
             if cursor.log.committed_end > cursor.scan:
                 self._take_in_fresh(cursor, lanes, member, now_us)
-        finally:
-            lanes.fire(now_us, cursor.open)
-            if lanes.is_indexed:
-                lanes.sort(cursor.ready)
-            else:
-                # Of the rest nobody knows yet how urgent it is, nor whether it is due: it stays until it can be read.
-                known = cursor.ready & _range(0, lanes.indexed_end)
-                cursor.ready -= known
-                lanes.sort(known)
-            lanes.advance(now_us)
-            lanes.prune(cursor.open)
-            self._book.delay(cursor, now, now_us)
+        except Exception as error:  # noqa: BLE001 - raised below; after an interrupt the lanes may be in the middle of a change
+            failed = error
+        lanes.fire(now_us, cursor.open)
+        if lanes.is_indexed:
+            lanes.sort(cursor.ready)
+        else:
+            # Of the rest nobody knows yet how urgent it is, nor whether it is due: it stays until it can be read.
+            known = cursor.ready & _range(0, lanes.indexed_end)
+            cursor.ready -= known
+            lanes.sort(known)
+        lanes.advance(now_us)
+        lanes.prune(cursor.open)
+        self._book.delay(cursor, now, now_us)
+        if failed is not None:
+            raise failed
 
     def _index_open(self, cursor: Cursor, lanes: Lanes, now_us: int) -> None:
         """After a restart, or a seek: learn where each open message belongs, and whether it is due."""

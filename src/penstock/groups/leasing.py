@@ -88,8 +88,10 @@ class Leasing:
                 shift, partition = lot.shift, cursor.partition
                 for at in range(index, stop):
                     offset = at + shift
-                    handed[offset << PARTITION_BITS | partition] = delivery = Delivery(lot, at, offset, deadline, 1)
+                    delivery = Delivery(lot, at, offset, deadline, 1)
+                    # First: whoever is interrupted knows by it what nobody got.
                     found.append(delivery)
+                    handed[offset << PARTITION_BITS | partition] = delivery
                 key = (index + shift) << PARTITION_BITS | partition
                 hand = member.hand
                 if stop - index == 1 and hand.first == EMPTY:
@@ -143,9 +145,9 @@ class Leasing:
                 member.held_bytes -= lot.each
                 continue  # finished meanwhile, by a commit
             key = offset << PARTITION_BITS | cursor.partition
+            found.append(delivery)
             member.handed[key] = delivery
             member.hand.pick_up(key)
-            found.append(delivery)
             taken += 1
             book.counters.delivered += 1
             book.counters.redelivered += attempt > 1 or suspect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.groups.dead_letters import Move
@@ -20,14 +21,11 @@ class Moves:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self.planned: list[Move] = []
+        self.planned: deque[Move] = deque()
+        """In order. Whoever carries one out takes it off the front, and sees to what becomes of it."""
 
     def plan(self, cursor: Cursor, offset: int, failure: Failure, batch: Batch, index: int, *, expired: bool = False) -> None:
         """The message at *offset*, number *index* of *batch*, is to become a dead letter."""
-        cursor.moving.add(offset)
+        # In this order: a move that is planned and whose offset is not moving is none, while one that is moving must be planned.
         self.planned.append(Move(self._group, cursor, cursor.generation, offset, failure, batch, index, expired))
-
-    def take(self) -> list[Move]:
-        """What was planned since the last call."""
-        taken, self.planned = self.planned, []
-        return taken
+        cursor.moving.add(offset)

@@ -76,7 +76,9 @@ class Groups:
         self._logs_of: Callable[[bytes], Sequence[PartitionLog]] | None = None
         self._mover: Callable[[Move], None] | None = None
         self._awake = False
-        self._wake = threading.Event()
+        self._wake = threading.Lock()
+        """Released to wake the thread. Not an event, whose own lock stays held if Ctrl-C comes while it is set."""
+        self._wake.acquire()
         self._stop = False
         self._thread: threading.Thread | None = None
         self._background = False
@@ -116,7 +118,7 @@ class Groups:
         """All members have left. No more flushing in the background; closing the volume commits what is left."""
         with self._start_lock:
             self._stop = True
-            self._wake.set()
+            self._wake_up()
         if self._thread is not None:
             self._thread.join()
         if self._hands is not None:
@@ -296,21 +298,29 @@ class Groups:
         """See to it that what was noted becomes durable soon."""
         if not self._awake and self._background:
             self._awake = True
-            if self._thread is None:
-                self._start()
-            self._wake.set()
+            try:
+                if self._thread is None:
+                    self._start()
+                self._wake_up()
+            except BaseException:
+                self._awake = False  # Ctrl-C: the next one wakes it
+                raise
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was woken already
+            self._wake.release()
 
     def _start(self) -> None:
         with self._start_lock:
             if self._thread is None and not self._stop:
-                self._thread = threading.Thread(target=self._flush_forever, name="penstock-groups", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._flush_forever, name="penstock-groups", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _flush_forever(self) -> None:
         pause = threading.Event()
         while not self._stop:
-            self._wake.wait()
-            self._wake.clear()
+            self._wake.acquire()
             pause.wait(FLUSH_SECONDS)
             self._awake = False
             while self._noted and not self._stop:

@@ -20,23 +20,18 @@ A plain tuple: a named one costs as much as all else that a small transaction do
 class Reservation:
     """Made by `Group.reserve_acks`. Either `finish` or `release` ends it."""
 
-    __slots__ = ("group", "held", "operations", "places")
+    __slots__ = ("group", "operations", "places")
 
     def __init__(self, group: Group, places: list[Place], operations: list[bytes]) -> None:
         self.group = group
         self.places = places
         self.operations = operations
         """What a frame says of it; `finish` does the same to the memory, without decoding anything."""
-        self.held = True
-        """
-        Whether neither has ended it; guarded by the group's lock. A caller that is interrupted releases it, and the frame that is under
-        way finishes it all the same.
-        """
 
     def finish(self) -> None:
         """It is committed. Called by the cycle's leader."""
-        self.group.finish_reserved(self)
+        self.group.finish_reserved(self.places)
 
     def release(self) -> None:
         """It was not committed, as far as its caller knows: the deliveries are back with their consumer."""
-        self.group.release_acks(self)
+        self.group.release_acks(self.places)

@@ -62,6 +62,11 @@ class Schedule:
         """What waits, and when it is due, one bucket after the other."""
         return [(due, bucket & self.offsets) for due, bucket in sorted(self._buckets.items())]
 
+    def mend(self, among: BitMap64) -> None:
+        """It may have been interrupted in the middle of a change: forget all that is in no bucket, or not *among* those that may wait."""
+        self._heap = sorted(self._buckets)
+        self.offsets &= among & BitMap64.union(*self._buckets.values()) if self._buckets else BitMap64()
+
     def clear(self) -> None:
         """Forget all."""
         self._buckets.clear()

@@ -249,25 +249,22 @@ class Settling:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def reserve(self, deliveries: Sequence[Delivery]) -> tuple[list[Place], list[bytes]]:
-        """Their leases do not end before `finish_reserved` or `release`; returns their places, and the operations that finish them."""
+        """The places of *deliveries*, for `hold`, and the operations that finish them. Changes nothing."""
         # With the generation of now: what was leased before a seek finishes nothing behind it.
         identity = self._book.identity
         if len(deliveries) == 1:
             delivery = deliveries[0]
-            running, delivery._running = delivery._running, COMMITTING  # noqa: SLF001
             cursor = delivery._lot.cursor  # noqa: SLF001
-            cursor.committing += 1
             generation = cursor.generation
+            running = delivery._running  # noqa: SLF001
             return [(delivery, cursor, generation, running)], ops.encode_finished(
                 cursor.partition, identity, generation, (delivery.offset,)
             )
         places: list[Place] = []
         found: dict[Cursor, list[int]] = {}
         for delivery in deliveries:
-            running, delivery._running = delivery._running, COMMITTING  # noqa: SLF001
             cursor = delivery._lot.cursor  # noqa: SLF001
-            cursor.committing += 1
-            places.append((delivery, cursor, cursor.generation, running))
+            places.append((delivery, cursor, cursor.generation, delivery._running))  # noqa: SLF001
             found.setdefault(cursor, []).append(delivery.offset)
         operations: list[bytes] = []
         for cursor, offsets in found.items():
@@ -276,11 +273,18 @@ class Settling:
             operations += ops.encode_finished(cursor.partition, identity, cursor.generation, offsets)
         return places, operations
 
-    def finish_reserved(self, places: Sequence[Place], *, held: bool) -> None:
-        """The frame with the operations that `reserve` gave is committed: do what they say. *held*: they were not released before."""
+    def hold(self, places: Sequence[Place]) -> None:
+        """Their leases do not end before `finish_reserved` or `release`, which undoes it also if only some of it was done."""
+        committing = self._book.committing
+        for delivery, cursor, generation, _ in places:
+            committing[delivery] = cursor, generation
+            delivery._running = COMMITTING  # noqa: SLF001
+
+    def finish_reserved(self, places: Sequence[Place]) -> None:
+        """The frame with the operations that `reserve` gave is committed: do what they say."""
         book = self._book
         for delivery, cursor, generation, _ in places:
-            cursor.committing -= held
+            book.committing.pop(delivery, None)
             offset = delivery.offset
             if generation == cursor.generation:
                 # It may be ready, or on its way to the dead letters, if its consumer got it back before the commit was told.
@@ -298,11 +302,14 @@ class Settling:
 
     def release(self, places: Sequence[Place]) -> None:
         """The transaction that reserved them was not committed: they are back with their consumer, and with what ran there."""
-        for delivery, cursor, _, running in places:
-            cursor.committing -= 1
+        committing = self._book.committing
+        for delivery, _, _, running in places:
+            if delivery not in committing:
+                continue  # never reserved, or finished
             if delivery._running is COMMITTING:  # noqa: SLF001
                 delivery._running = running  # noqa: SLF001
             lot = delivery._lot  # noqa: SLF001
             if lot.member.closed and lot.epoch == lot.cursor.epoch:
                 self._book.make_ready(lot.cursor, delivery.offset)
+            del committing[delivery]  # last: what is interrupted before is released again
         self._book.hand_over_all_idle()

@@ -255,8 +255,9 @@ class Committer:
     def _start_thread(self) -> None:
         with self._start_lock:
             if self._thread is None and not self._closing and self._background:
-                self._thread = threading.Thread(target=self._run, name=f"penstock-commit {self._name}", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=f"penstock-commit {self._name}", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         """

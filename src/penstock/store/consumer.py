@@ -111,8 +111,8 @@ class Consumer:
             waiter = threading.Lock()
             waiter.acquire()
             woken = False
-            group.add_waiter(waiter, member)
             try:
+                group.add_waiter(waiter, member)
                 found = group.take(member, count)
                 if found:
                     return found
@@ -133,9 +133,9 @@ class Consumer:
         loop, group, member = asyncio.get_running_loop(), self._group, self._member
         arrived = asyncio.Event()
         waiter = LoopWaiter(loop, arrived)
-        group.add_waiter(waiter, member)
         woken = False
         try:
+            group.add_waiter(waiter, member)
             if group.may_wait:
                 found = await loop.run_in_executor(None, group.take, member, count)
             else:

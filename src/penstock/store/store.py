@@ -544,7 +544,9 @@ class Store:
         choose(known)  # what is wrong is told before what is wrong with the start
         # Where a group begins counts when it is made; later only that it is a place at all.
         starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
-        made = self._groups.make(found.topic_id, found.name, group, choose, lambda: starts)
+        made = self._groups.make(
+            found.topic_id, found.name, group, choose, lambda: [max(at, log.log_start) for at, log in zip(starts, found.logs, strict=True)]
+        )  # fmt: skip
         if found.settings.record_deliveries:
             self._deliveries.attach(found, made)
         if self._meter is not None:
@@ -552,13 +554,18 @@ class Store:
         with self._member_lock:
             self._next_member += 1
             identity = self._next_member
-        member = made.join(identity, prefetch, prefetch_bytes, concurrency)
-        consumer = Consumer(made, member, self._groups, self._consumers.discard)
-        self._consumers.add(consumer)
-        if self._closed:
-            consumer.close()
-            raise Closed(self.path)
-        return consumer
+        try:
+            member = made.join(identity, prefetch, prefetch_bytes, concurrency)
+            consumer = Consumer(made, member, self._groups, self._consumers.discard)
+            self._consumers.add(consumer)
+            if self._closed:
+                consumer.close()
+                raise Closed(self.path)
+            return consumer
+        except BaseException:
+            # Ctrl-C: a member of which nobody knows would keep its partitions.
+            made.leave_all([one for one in made.members if one.identity == identity])
+            raise
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """All groups, or those of one topic."""

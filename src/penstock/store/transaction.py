@@ -174,7 +174,6 @@ class Transaction:
         self._check()
         self._ended = True
         reserved: list[Reservation] = []
-        committed = False
         try:
             if self._late:
                 self._resolve()
@@ -183,9 +182,7 @@ class Transaction:
                 others.append(Other(GROUPS_OWNER, b"".join(self._bodies)))
             operations: list[bytes] = []
             for group, deliveries in self._acks.items():
-                reservation = group.reserve_acks(list(deliveries))
-                reserved.append(reservation)
-                operations += reservation.operations
+                operations += group.reserve_acks(list(deliveries), reserved).operations
 
             def finish() -> None:
                 for reservation in reserved:
@@ -195,13 +192,16 @@ class Transaction:
                 others.append(Other(GROUPS_OWNER, b"".join(operations), finish))
             if others or self._batches:
                 self.first_offsets = self._volume.commit_together(self._logs, self._batches, others)
-                committed = True
                 for topic, batch in zip(self._topics, self._batches, strict=True):
                     topic.published += batch.count
-        finally:
-            if not committed:
-                for reservation in reserved:
-                    reservation.release()
+        except BaseException:
+            try:
+                _release(reserved)
+            except BaseException:
+                # Ctrl-C, once more: nobody else would ever release them.
+                _release(reserved)
+                raise
+            raise
 
     def _resolve(self) -> None:
         """Make the topics that are not there yet, and put what is published there in its place."""
@@ -247,6 +247,11 @@ class Transaction:
             self._commit()
         else:
             self.abort()
+
+
+def _release(reserved: list[Reservation]) -> None:
+    for reservation in reserved:
+        reservation.release()
 
 
 def _encode_one(

@@ -123,14 +123,19 @@ class Worker:
     def _runner(self, consumer: TakesMessages) -> Callable[[], None]:
         def run() -> None:
             pause = threading.Event()
+            messages: list[Any] = []
             while True:
                 try:
                     messages = self._take(consumer)
                     if messages:
                         self._handle(messages)
+                    messages = []
                 except Closed:
                     return
-                except Exception as error:  # noqa: BLE001 - without this thread nobody handles any more
+                except BaseException as error:  # noqa: BLE001 - without this thread nobody handles any more
+                    # Also what another thread raises in this one, at any moment: between two handlers nobody else knows of these.
+                    _give_back(messages)
+                    messages = []
                     _log_trouble(consumer.topic, error)
                     pause.wait(RETRY_SECONDS)
 
@@ -269,7 +274,16 @@ class Worker:
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _log_trouble(topic: str, error: Exception) -> None:
+def _give_back(messages: list[Any]) -> None:
+    """Let what was not handled come again at once, uncounted. Those that are finished change nothing."""
+    for message in messages:
+        try:
+            message.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        except PenstockError as late:
+            _log.warning("%s", late)
+
+
+def _log_trouble(topic: str, error: BaseException) -> None:
     known = isinstance(error, PenstockError)
     _log.warning(
         "a worker of %s cannot take messages, trying again: %s", topic, reason_text(error), exc_info=None if known else error

@@ -20,7 +20,7 @@ from penstock.journal.journal import Journal
 from penstock.journal.small_file import read_small_file
 from penstock.log.identity import LogIdentity
 from penstock.log.positions import Position, PositionsReader
-from penstock.log.salvage import salvage
+from penstock.log.salvage import FilePieces, Walk
 from penstock.log.segment import index_path, parse_segment_name, segment_name
 from penstock.volume.identity import JOURNAL, POSITIONS_NAME, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_listed_topic, topic_folders
@@ -193,14 +193,20 @@ class Verifier:
 
     def _segment(self, path: str, first: int, identity: LogIdentity, stop: int, *, sealed: bool) -> int:
         try:
-            data = read_segment(self._files, path)
+            file = self._files.open(path)
         except FileNotFoundError:
             return stop  # Retention removed it in this moment.
-        found = salvage(data, first, identity, stop, sealed=sealed)
+        try:
+            file.drop_cache()
+            pieces = FilePieces(file)
+            found = Walk(pieces, first, identity)
+            found.run(stop, sealed=sealed)
+        finally:
+            file.close()
         self._segments += 1
-        self._batches += len(found.batches)
-        self._messages += sum(batch.header.count for batch in found.batches)
-        self._bytes += len(data)
+        self._batches += found.batches
+        self._messages += found.messages
+        self._bytes += pieces.size
         for bad in found.bad:
             if bad.offset is None or bad.offset < stop:
                 self._damage(path, bad.reason, bad.start, bad.end, bad.offset)

@@ -11,9 +11,13 @@ import click
 import pytest
 
 import penstock
+from penstock import errors, values
 from penstock.cli.program import program
 from penstock.settings import GROUP_SETTINGS, STORE_SETTINGS, TOPIC_SETTINGS
+from penstock.topics.deduplication import KEYS_MAX
+from penstock.topics.publication import DEDUP_KEY_BYTES_MAX
 from penstock.values import KIB, MIB
+from penstock.volume.topic_files import PARTITIONS_MAX
 from tests.docs.pages import PAGES, ROOT, SOURCE, blocks, name_of, prose, rows
 
 if TYPE_CHECKING:
@@ -61,6 +65,20 @@ def test_a_default_in_brackets_behind_a_setting_is_its_default(page: Path) -> No
 def test_defaults_are_told_in_prose() -> None:
     """Else the test above would compare nothing."""
     assert len({name for page in TODAY for name, _ in _told(page)}) >= 10
+
+
+def test_the_limits_that_are_no_settings_are_those_of_the_code() -> None:
+    """The page of settings lists what else bounds a message."""
+    limits = dict(rows((ROOT / "docs" / "reference" / "settings.md").read_text(), "what"))
+    assert limits["a key, the name of a header"] == f"{values.KEY_BYTES_MAX // KIB} KiB each"
+    assert values.KEY_BYTES_MAX == values.HEADER_NAME_BYTES_MAX
+    assert limits["headers of a message"] == f"{values.HEADERS_MAX:,}"
+    assert limits["a `dedup_key`"].startswith(f"{DEDUP_KEY_BYTES_MAX // KIB} KiB; {KEYS_MAX:,} are")
+    assert limits["a batch"] == f"{values.BATCH_MESSAGES_MAX:,} messages"
+    assert limits["partitions of a topic"] == f"{PARTITIONS_MAX:,}"
+    assert str(errors.BadName("topic", "")).partition(" of A-Z")[0].endswith("1 to 196")
+    assert values.is_name("a" * 196)
+    assert not values.is_name("a" * 197)
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------

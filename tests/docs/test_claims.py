@@ -13,6 +13,7 @@ import pytest
 import penstock
 from penstock import errors, values
 from penstock.cli.program import program
+from penstock.server.http import administering, publishing, schemas
 from penstock.settings import GROUP_SETTINGS, STORE_SETTINGS, TOPIC_SETTINGS
 from penstock.topics.deduplication import KEYS_MAX
 from penstock.topics.publication import DEDUP_KEY_BYTES_MAX
@@ -79,6 +80,14 @@ def test_the_limits_that_are_no_settings_are_those_of_the_code() -> None:
     assert str(errors.BadName("topic", "")).partition(" of A-Z")[0].endswith("1 to 196")
     assert values.is_name("a" * 196)
     assert not values.is_name("a" * 197)
+
+
+def test_the_fixed_limits_of_http_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
+    told = page.partition("Fixed are:")[2].partition("\n\n")[0]
+    assert [int(number.replace(",", "")) for number in re.findall(r"\b1?\d[\d,]*00\b", told)] == [
+        schemas.PUBLISH_MESSAGES_MAX, schemas.RECEIVE_MAX, schemas.RECEIPTS_MAX, publishing.READ_MAX, 100, administering.PARTITIONS_MAX,
+    ]  # fmt: skip
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------

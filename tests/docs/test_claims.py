@@ -211,3 +211,17 @@ def test_extras_that_an_error_names_exist() -> None:
     }
     assert len(named) >= 5
     assert named <= set(EXTRAS)
+
+
+# -- form -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_table_has_its_heading_and_as_many_cells_in_each_row(page: Path) -> None:
+    """An empty line in a table, or a bar in a cell, leaves rows that are no table on the page."""
+    wrong = []
+    for table in re.findall(r"(?:^\|.*\n)+", prose(page.read_text()), re.MULTILINE):
+        lines = [re.sub(r"\\\|", "", line) for line in table.splitlines()]
+        if len(lines) < 2 or not re.fullmatch(r"\|( ?:?-+:? ?\|)+", lines[1]) or len({line.count("|") for line in lines}) > 1:
+            wrong.append(lines[0])
+    assert wrong == []

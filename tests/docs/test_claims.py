@@ -11,9 +11,14 @@ import click
 import pytest
 
 import penstock
+from penstock import errors, values
 from penstock.cli.program import program
+from penstock.server.http import administering, publishing, schemas
 from penstock.settings import GROUP_SETTINGS, STORE_SETTINGS, TOPIC_SETTINGS
+from penstock.topics.deduplication import KEYS_MAX
+from penstock.topics.publication import DEDUP_KEY_BYTES_MAX
 from penstock.values import KIB, MIB
+from penstock.volume.topic_files import PARTITIONS_MAX
 from tests.docs.pages import PAGES, ROOT, SOURCE, blocks, name_of, prose, rows
 
 if TYPE_CHECKING:
@@ -61,6 +66,28 @@ def test_a_default_in_brackets_behind_a_setting_is_its_default(page: Path) -> No
 def test_defaults_are_told_in_prose() -> None:
     """Else the test above would compare nothing."""
     assert len({name for page in TODAY for name, _ in _told(page)}) >= 10
+
+
+def test_the_limits_that_are_no_settings_are_those_of_the_code() -> None:
+    """The page of settings lists what else bounds a message."""
+    limits = dict(rows((ROOT / "docs" / "reference" / "settings.md").read_text(), "what"))
+    assert limits["a key, the name of a header"] == f"{values.KEY_BYTES_MAX // KIB} KiB each"
+    assert values.KEY_BYTES_MAX == values.HEADER_NAME_BYTES_MAX
+    assert limits["headers of a message"] == f"{values.HEADERS_MAX:,}"
+    assert limits["a `dedup_key`"].startswith(f"{DEDUP_KEY_BYTES_MAX // KIB} KiB; {KEYS_MAX:,} are")
+    assert limits["a batch"] == f"{values.BATCH_MESSAGES_MAX:,} messages"
+    assert limits["partitions of a topic"] == f"{PARTITIONS_MAX:,}"
+    assert str(errors.BadName("topic", "")).partition(" of A-Z")[0].endswith("1 to 196")
+    assert values.is_name("a" * 196)
+    assert not values.is_name("a" * 197)
+
+
+def test_the_fixed_limits_of_http_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
+    told = page.partition("Fixed are:")[2].partition("\n\n")[0]
+    assert [int(number.replace(",", "")) for number in re.findall(r"\b1?\d[\d,]*00\b", told)] == [
+        schemas.PUBLISH_MESSAGES_MAX, schemas.RECEIVE_MAX, schemas.RECEIPTS_MAX, publishing.READ_MAX, 100, administering.PARTITIONS_MAX,
+    ]  # fmt: skip
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------
@@ -184,3 +211,17 @@ def test_extras_that_an_error_names_exist() -> None:
     }
     assert len(named) >= 5
     assert named <= set(EXTRAS)
+
+
+# -- form -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_table_has_its_heading_and_as_many_cells_in_each_row(page: Path) -> None:
+    """An empty line in a table, or a bar in a cell, leaves rows that are no table on the page."""
+    wrong = []
+    for table in re.findall(r"(?:^\|.*\n)+", prose(page.read_text()), re.MULTILINE):
+        lines = [re.sub(r"\\\|", "", line) for line in table.splitlines()]
+        if len(lines) < 2 or not re.fullmatch(r"\|( ?:?-+:? ?\|)+", lines[1]) or len({line.count("|") for line in lines}) > 1:
+            wrong.append(lines[0])
+    assert wrong == []

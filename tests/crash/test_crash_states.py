@@ -24,6 +24,7 @@ def test_every_acknowledged_message_survives_every_crash_state(seed: int) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_crash_states_of_a_fixed_seed() -> None:
     """The same for workloads that are the same in every run, and that are known to do everything."""
     done = _explore(77_000_000, FIXED_STATES)

@@ -187,7 +187,7 @@ def test_an_interrupted_transaction_that_is_committed_after_all_ends_once(sim: S
         transaction.ack(first)
     sim.store.flush()  # commits it
     assert sim.store.stats().topics["t"].groups["g"].lag == 3
-    reservation = sim.group().reserve_acks([one(leaving)])
+    reservation = sim.group().reserve_acks([one(leaving)], [])
     leaving.close()
     staying = sim.store.subscribe("t", "g")
     assert staying.get(timeout=0) is None, "what comes behind it must not come before it"

@@ -30,7 +30,17 @@ def evil(where: str) -> str:
 def staged(folder: Path) -> Iterator[tuple[Serving, penstock.Store]]:
     """A server that asks for tokens, and a client of it that may do everything."""
     tokens = write_tokens(folder / "tokens.toml", TOKENS)
-    arguments = ("--data", str(folder / "data"), "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--tokens", tokens)
+    arguments = (
+        "--data",
+        str(folder / "data"),
+        "--native",
+        "127.0.0.1:0",
+        "--no-grpc",
+        "--http",
+        "127.0.0.1:0",
+        "--tokens",
+        tokens,
+    )
     with serving(*arguments) as server, penstock.open(f"{server.address('native')}?token=admin-token") as store:
         fill(store)
         yield server, store

@@ -60,7 +60,7 @@ def fail(store: penstock.Store, topic: str) -> None:
     letters = [
         (evil("value"), evil("key"), {evil("name"): evil("header").encode()}, evil("reason")),
         ('{"order":12345678901234567890,"items":[1,{}],"note":"late"}', "user-2", {}, "ConnectionError: no route"),
-        ("plain text", "user-3", {"source": b"\x00\xff\x10"}, "ConnectionError: timed out"),
+        ("plain text", "user-3\N{RIGHT-TO-LEFT OVERRIDE}nimda", {"source": b"\x00\xff\x10"}, "ConnectionError: timed out"),
     ]
     for value, key, headers, _ in letters:
         store.publish(topic, value.encode(), key=key.encode(), headers=headers, partition=0)

@@ -30,7 +30,17 @@ def evil(where: str) -> str:
 def staged(folder: Path) -> Iterator[tuple[Serving, penstock.Store]]:
     """A server that asks for tokens, and a client of it that may do everything."""
     tokens = write_tokens(folder / "tokens.toml", TOKENS)
-    arguments = ("--data", str(folder / "data"), "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--tokens", tokens)
+    arguments = (
+        "--data",
+        str(folder / "data"),
+        "--native",
+        "127.0.0.1:0",
+        "--no-grpc",
+        "--http",
+        "127.0.0.1:0",
+        "--tokens",
+        tokens,
+    )
     with serving(*arguments) as server, penstock.open(f"{server.address('native')}?token=admin-token") as store:
         fill(store)
         yield server, store
@@ -50,7 +60,7 @@ def fail(store: penstock.Store, topic: str) -> None:
     letters = [
         (evil("value"), evil("key"), {evil("name"): evil("header").encode()}, evil("reason")),
         ('{"order":12345678901234567890,"items":[1,{}],"note":"late"}', "user-2", {}, "ConnectionError: no route"),
-        ("plain text", "user-3", {"source": b"\x00\xff\x10"}, "ConnectionError: timed out"),
+        ("plain text", "user-3\N{RIGHT-TO-LEFT OVERRIDE}nimda", {"source": b"\x00\xff\x10"}, "ConnectionError: timed out"),
     ]
     for value, key, headers, _ in letters:
         store.publish(topic, value.encode(), key=key.encode(), headers=headers, partition=0)

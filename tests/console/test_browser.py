@@ -173,6 +173,7 @@ def test_a_hostile_dead_letter_is_text_and_is_replayed_after_a_question(
     enter(browser, url, f"dead-letters/{topic}")
     browser.until(lambda: ids(browser)[:1] == ["0"])
     assert browser.rows()[0][2] == evil("reason")
+    assert browser.rows()[2][7] == r"user-3\u{202e}nimda", "what turns text round is told"
     browser.click("tbody button.link", "0")
     browser.find("#message-dialog")
     assert browser.text("#value") == evil("value")

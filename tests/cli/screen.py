@@ -34,11 +34,11 @@ class Screen:
         self._passed = 0
         dropped = {"NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
         environment = {key: value for key, value in os.environ.items() if key not in dropped}
-        # The terminal becomes the one that controls the process, so that Ctrl-C and a new size reach it.
+        # A shell that leads its session opens it, so that it controls the process: Ctrl-C and a new size reach it.
+        name = os.ttyname(self._theirs)
         self.process = subprocess.Popen(
-            command, stdin=self._theirs, stdout=self._theirs, stderr=self._theirs, start_new_session=True,
+            ["/bin/sh", "-c", f'exec "$@" <{name} >{name} 2>&1', "sh", *command], stdin=subprocess.DEVNULL, start_new_session=True,
             env=environment | {"TERM": "xterm-256color", "PYTHONUTF8": "1", **(settings or {})},
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
         )  # fmt: skip
 
     def __enter__(self) -> Self:

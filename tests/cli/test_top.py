@@ -82,8 +82,8 @@ def test_frames_as_json(run: Commands, path: str) -> None:
 
 
 @pytest.mark.parametrize("interval", ["0", "0.01", "-1", "nan", "inf", "2h", "soon", "", "9" * 400])
-def test_an_interval_that_makes_no_sense_is_refused(run: Commands, orders: str, interval: str) -> None:
-    line = run.fails(2, "top", orders, "--once", f"--interval={interval}")
+def test_an_interval_that_makes_no_sense_is_refused(run: Commands, path: str, interval: str) -> None:
+    line = run.fails(2, "top", path, "--once", f"--interval={interval}")
     assert "--interval" in line
     assert "100ms to 1h" in line or "is no length of time" in line
 
@@ -91,8 +91,8 @@ def test_an_interval_that_makes_no_sense_is_refused(run: Commands, orders: str, 
 @pytest.mark.parametrize(
     "options", [["--iterations", 0], ["--iterations", "x"], ["--sort", "age"], ["--once", "--iterations", 2], ["--every"]]
 )
-def test_other_options_that_make_no_sense_are_refused(run: Commands, orders: str, options: list[object]) -> None:
-    run.fails(2, "top", orders, *options)
+def test_other_options_that_make_no_sense_are_refused(run: Commands, path: str, options: list[object]) -> None:
+    run.fails(2, "top", path, *options)
 
 
 def test_what_is_not_there_has_its_exit_code(run: Commands, path: str) -> None:
@@ -263,7 +263,7 @@ def restored(screen: Screen) -> bool:
 def test_a_server_that_is_stopped_and_started_again(tmp_path: Path) -> None:
     """The view says that it is away, obeys keys meanwhile, goes on when it is back, and leaves the terminal as it was."""
     data = str(tmp_path / "data")
-    with serving("--data", data, "--native", "127.0.0.1:0", "--http", "127.0.0.1:0") as server:
+    with serving("--data", data, "--native", "127.0.0.1:0", "--no-http", "--no-grpc") as server:
         url = server.address("native")
         with penstock.open(url) as store:
             store.publish_many("orders", [b"x"] * 7)
@@ -278,7 +278,7 @@ def test_a_server_that_is_stopped_and_started_again(tmp_path: Path) -> None:
             frame = screen.wait_for(lambda frame: "sort: rate" in frame[-1])
             assert frame[0].startswith("AWAY for ")
             assert ["orders", "7"] in [line.split()[:2] for line in frame], "what was known is still there"
-            with serving("--data", data, "--native", url.removeprefix("penstock://"), "--http", "127.0.0.1:0"):
+            with serving("--data", data, "--native", url.removeprefix("penstock://"), "--no-http", "--no-grpc"):
                 screen.wait_for(lambda frame: "connected, was away once" in frame[0])
                 with penstock.open(url) as store:
                     store.publish("orders", b"x")

@@ -62,7 +62,7 @@ def top(
         raise UsageError("--once is one frame: it takes no --iterations")
     from penstock.cli.top import live
     from penstock.cli.top.history import History
-    from penstock.cli.top.source import Source
+    from penstock.cli.top.source import PRINTED_READS_MAX, READS_MAX, Source
     from penstock.cli.top.watch import Watch
 
     clock, history = SystemClock(), History(patterns)
@@ -70,7 +70,7 @@ def top(
     shown = parse_address(target).url if is_url(target) else target
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(open_target(target, read_only=True, give_up=_GIVE_UP_S if is_live else GIVE_UP_SECONDS))
-        source = Source(store, clock, history.takes)
+        source = Source(store, clock, history.takes, READS_MAX if is_live else PRINTED_READS_MAX)
         first = source.look()
         if is_live:
             stack.pop_all()  # The watch closes it.

@@ -3,7 +3,7 @@ Where looks come from: the numbers that `penstock stats` shows, and single messa
 
 The age of a topic's oldest message, and why its newest dead letter is one, stand in messages. One is read when it became the first of its
 partition, or the newest dead letter, and then it is known until another one is. So a look at a store in which nothing moves is one call, a
-look never reads more than `READS_MAX` messages, however many there are, and what is left is read with the next looks.
+look never reads more than a few messages, however many there are; what is left is read with the next looks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ if TYPE_CHECKING:
     from penstock.store.stats import TopicStats
     from penstock.topics.message import Message
 
-READS_MAX = 16
+READS_MAX = 4
+"""With each look of the live view. A read costs a server about as much as the numbers of a few topics."""
+PRINTED_READS_MAX = 16
+"""With a frame that is printed, which no other may follow."""
 _REASON = HEADER_PREFIX + "reason"
 
 
 class Source:
-    """Looks at *store*, at the topics that *takes* takes. One thread at a time."""
+    """Looks at *store*, at the topics that *takes* takes, with at most *reads_max* messages. One thread at a time."""
 
-    def __init__(self, store: ReadOnlyStore, clock: Clock, takes: Callable[[str], bool] = lambda _topic: True) -> None:
+    def __init__(
+        self, store: ReadOnlyStore, clock: Clock, takes: Callable[[str], bool] = lambda _topic: True, reads_max: int = READS_MAX
+    ) -> None:
         self.is_whole = hasattr(store, "metrics")
         """Whether groups, dead letters and times are told."""
         self._store = store
@@ -41,13 +46,14 @@ class Source:
         """When the first message of a partition was appended, by its offset and how many messages had been removed then."""
         self._reasons: dict[str, tuple[int, str | None]] = {}
         """The reason of the newest dead letter, and the end of their log then."""
+        self._reads_max = reads_max
         self._reads_left = 0
 
     def look(self) -> Snapshot:
         """What there is now. Raises `Unavailable` while a server is away, and what else asking it raises."""
         numbers = look(self._store)
         at_s = self._clock.monotonic()
-        self._reads_left = READS_MAX
+        self._reads_left = self._reads_max
         return Snapshot(at_s, numbers, self.is_whole, self._oldest(numbers), self._newest_reasons(numbers))
 
     def _oldest(self, numbers: StoreMetrics) -> dict[str, float]:

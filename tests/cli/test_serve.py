@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(120)
-ANY = ("--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
+ANY = ("--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
 
 
 def penstock_cli(*arguments: str, code: int = 0, **environment: str) -> str:
@@ -172,7 +172,7 @@ def test_without_the_packages_of_grpc_it_says_what_to_install(tmp_path: Path) ->
     (blocked / "sitecustomize.py").write_text(
         "import sys\nfor name in ('grpc', 'grpc_health', 'grpc_reflection'):\n    sys.modules[name] = None\n"
     )
-    data = ("--data", str(tmp_path / "data"), *ANY)
+    data = ("--data", str(tmp_path / "data"), "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
     told = penstock_cli("serve", *data, "--grpc", "127.0.0.1:0", code=2, PYTHONPATH=str(blocked))
     assert "penstock[grpc]" in told
     assert not (tmp_path / "data").exists()

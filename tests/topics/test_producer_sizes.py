@@ -37,6 +37,17 @@ def test_what_was_sent_is_stored_though_ctrl_c_came_while_its_batch_was_encoded(
         assert producer.pending == 0
 
 
+def test_closing_a_producer_that_was_interrupted_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open("memory:") as store:
+        producer = store.producer("t", linger=60)
+        producer.send(b"0")
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(producer, "_encode", _interrupt)
+            producer.close()
+        producer.close()
+        assert [message.value for message in store.read("t")] == [b"0"]
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_futures_are_told_where_ctrl_c_came_while_their_batch_was_handed_over(
     monkeypatch: pytest.MonkeyPatch, stored: bool

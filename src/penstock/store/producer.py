@@ -453,7 +453,7 @@ class Producer:
     def close(self) -> None:
         """Commit what it holds and take no more. Closing twice does nothing."""
         with self._lock:
-            if self._closed:
+            if self._closed and not self._open:  # else it was interrupted before all was handed over
                 return
             self._closed = True
             self._room.notify_all()

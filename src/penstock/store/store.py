@@ -315,7 +315,7 @@ class Store:
                 with contextlib.suppress(TopicNotFound):
                     topic = self._catalog.delete(one)
                     for group in self._groups.of_topic(topic.topic_id):
-                        self._groups.delete(group)
+                        self._groups.delete_with_topic(group)
                     self._housekeeper.forget(topic)
 
     def topics(self) -> list[TopicInfo]:

@@ -269,3 +269,22 @@ def test_a_consumer_gets_what_it_has_leased_though_the_rest_cannot_be_read(tmp_p
             consumer.get(timeout=0)
         files.is_out = False
         assert [message.offset for message in consumer.get_many(2, timeout=0)] == [2]
+
+
+def test_a_topic_whose_name_cannot_be_synced_for_want_of_descriptors_is_not_made(
+    volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_directory = ScarceFiles.sync_directory
+
+    def refuse(files: ScarceFiles, path: str) -> None:
+        if path.endswith("topics"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        sync_directory(files, path)
+
+    with monkeypatch.context() as patched, pytest.raises(Unavailable, match="as many files open"):
+        patched.setattr(ScarceFiles, "sync_directory", refuse)
+        volume.create_topic("new")
+    assert volume.failure is None
+    assert len(os.listdir(tmp_path / "store" / "topics")) == TOPICS
+    volume.create_topic("new", 2)
+    assert volume.append(volume.log("new", 1), encode_single(b"0")) == 0

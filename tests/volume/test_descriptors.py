@@ -14,6 +14,7 @@ from penstock.files import RealFileSystem
 from penstock.format.batch import encode_single
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.store import Store
+from penstock.testing import FakeClock
 from penstock.values import SyncMode
 from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
@@ -288,3 +289,18 @@ def test_a_topic_whose_name_cannot_be_synced_for_want_of_descriptors_is_not_made
     assert len(os.listdir(tmp_path / "store" / "topics")) == TOPICS
     volume.create_topic("new", 2)
     assert volume.append(volume.log("new", 1), encode_single(b"0")) == 0
+
+
+def test_a_checkpoint_that_was_refused_is_due_again_without_another_change(tmp_path: Path, files: ScarceFiles) -> None:
+    clock = FakeClock()
+    with Volume.open(tmp_path / "store", settings=SETTINGS, files=files, clock=clock, background=False) as volume:
+        volume.create_topic("t")
+        volume.append(volume.log("t"), encode_single(b"0"))
+        clock.advance(6)
+        files.is_out = True
+        with pytest.raises(Unavailable, match="as many files open"):
+            volume.maintain_once()
+        files.is_out = False
+        clock.advance(6)
+        volume.maintain_once()
+        assert volume.log("t").durable_end == 1

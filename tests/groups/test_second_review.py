@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import Closed, Unavailable
+from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.store import Store
+from penstock.topics.message import Message
 from penstock.volume.tickets import MoveLogStart
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PATIENCE_S = 30.0
 
@@ -193,3 +197,80 @@ def test_an_interrupted_transaction_that_is_committed_after_all_ends_once(sim: S
     assert staying.get(timeout=0) is None, "what comes behind it must not come before it"
     reservation.finish()
     assert offsets(take(staying)) == [2, 3]
+
+
+# -- dead letters, compaction, closing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("republish", [False, True], ids=["discarded", "sent back"])
+def test_dead_letters_are_not_all_in_memory_while_they_are_taken_out(
+    sim: Sim, monkeypatch: pytest.MonkeyPatch, republish: bool
+) -> None:
+    """A million of them, as after an outage, would take gigabytes."""
+    sim.store.publish_many("t", numbered(1_000))
+    consumer = sim.store.subscribe("t", "g", prefetch=1_000)
+    for message in consumer.get_many(1_000, timeout=0):
+        message.reject("bad")
+    counts = []
+    take_out_part = DeadLetters._take_out_part
+
+    def counted(*arguments: Any, **named: Any) -> None:
+        counts.append(sum(type(one) is Message for one in gc.get_objects()))
+        take_out_part(*arguments, **named)
+
+    monkeypatch.setattr(DeadLetters, "_take_out_part", counted)
+    box = sim.store.dead_letters("t")
+    assert (box.replay() if republish else box.discard()) == 1_000
+    assert len(counts) == 10
+    assert max(counts) < 300
+    assert len(box) == 0
+    assert len([*sim.store.read("t")]) == (2_000 if republish else 1_000)
+
+
+def test_what_a_filter_raises_keeps_all_dead_letters_where_they_are(sim: Sim) -> None:
+    sim.store.publish_many("t", numbered(300))
+    consumer = sim.store.subscribe("t", "g", prefetch=300)
+    for message in consumer.get_many(300, timeout=0):
+        message.reject("bad")
+    box = sim.store.dead_letters("t")
+    with pytest.raises(ZeroDivisionError):
+        box.discard(lambda letter: bool(1 // (299 - letter.offset)) or True)
+    assert len(box) == 300
+    assert box.discard(lambda letter: letter.offset % 2 == 1) == 150
+    assert [letter.offset for letter in box] == [*range(0, 300, 2)]
+
+
+def test_compaction_keeps_what_a_group_that_was_made_anew_meanwhile_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = Sim()
+    sim.store.create_topic("c", segment_messages=2, compaction=True)
+    for number in range(6):
+        sim.store.publish("c", b"%d" % number, key="k")
+    with sim.store.subscribe("c", "g") as consumer:
+        consumer.ack(consumer.get_many(6, timeout=0))
+    protection = sim.store._housekeeper._protection
+    again = []
+
+    def then_made_anew(*arguments: Any) -> Any:
+        found = protection(*arguments)
+        sim.store.delete_group("c", "g")
+        again.append(sim.store.subscribe("c", "g"))
+        return found
+
+    monkeypatch.setattr(sim.store._housekeeper, "_protection", then_made_anew)
+    with pytest.raises(Unavailable):
+        sim.store.compact("c")
+    assert offsets(take(again[0])) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_store_whose_closing_was_interrupted_can_be_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    store = Store.open(tmp_path / "s", background=False)
+    store.publish("t", b"1")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(store._housekeeper, "join", interrupt)
+        store.close()
+    store.close()
+    with Store.open(tmp_path / "s", background=False) as again:
+        assert again._volume.was_closed_in_order

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Store
-from penstock.errors import Closed, TopicNotFound
+from penstock.errors import Closed, StorageFull, TopicNotFound
 from tests.groups.sim import Sim
 
 if TYPE_CHECKING:
@@ -131,3 +131,23 @@ def test_a_topic_is_deleted_where_the_disk_has_no_room_for_a_checkpoint(failures
     sim.store._volume.maintain_once()
     assert sim.files.list_directory("/s/topics") == ["t"]
     assert [message.value for message in sim.kill().read("t")] == [b"new"]
+
+
+def test_consumers_of_a_deleted_topic_are_closed_where_the_journal_has_no_room_to_say_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who waits there waits for ever: nothing comes any more."""
+
+    def full(_: bytes) -> None:
+        raise StorageFull("/s", None, None)
+
+    consumer = store.subscribe("t", "g")
+    consumer.ack(consumer.get_many(2, timeout=PATIENCE_S))
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(list(consumer) == []), daemon=True)
+    thread.start()
+    monkeypatch.setattr(store._groups, "commit", full)
+    store.delete_topic("t")
+    thread.join(PATIENCE_S)
+    assert ended == [True]
+    assert store.topics() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from typing import Any
 
 import pytest
@@ -37,6 +39,17 @@ def test_what_was_sent_is_stored_though_ctrl_c_came_while_its_batch_was_encoded(
         assert producer.pending == 0
 
 
+def test_closing_a_producer_that_was_interrupted_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open("memory:") as store:
+        producer = store.producer("t", linger=60)
+        producer.send(b"0")
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(producer, "_encode", _interrupt)
+            producer.close()
+        producer.close()
+        assert [message.value for message in store.read("t")] == [b"0"]
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_futures_are_told_where_ctrl_c_came_while_their_batch_was_handed_over(
     monkeypatch: pytest.MonkeyPatch, stored: bool
@@ -63,3 +76,24 @@ def test_futures_are_told_where_ctrl_c_came_while_their_batch_was_handed_over(
         producer.flush()
         assert following.result(0).offset == (2 if stored else 0)
         producer.close()
+
+
+@pytest.mark.parametrize("step", ["_encode", "_outlet.submit"])
+def test_the_thread_of_a_producer_goes_on_after_what_nobody_expects(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The futures are told; without the thread nothing that lingers would ever be sent."""
+    with Store.open("memory:") as store, store.producer("t", linger=0.001) as producer:
+        with monkeypatch.context() as patched:
+
+            def fail(*_: Any) -> Any:
+                raise OSError(errno.EIO, "the disk is gone")
+
+            owner = producer if step == "_encode" else producer._outlet
+            patched.setattr(owner, step.rpartition(".")[2], fail)
+            first = threading.Event()
+            future = producer.send(b"0", on_done=lambda _: first.set())
+            assert first.wait(30)
+            assert "the disk is gone" in str(future.exception(0))
+        second = threading.Event()
+        producer.send(b"1", on_done=lambda _: second.set())
+        assert second.wait(30)
+        assert [message.value for message in store.read("t")] == [b"1"]

@@ -14,6 +14,7 @@ from penstock.files import RealFileSystem
 from penstock.format.batch import encode_single
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.store import Store
+from penstock.testing import FakeClock
 from penstock.values import SyncMode
 from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
@@ -269,3 +270,37 @@ def test_a_consumer_gets_what_it_has_leased_though_the_rest_cannot_be_read(tmp_p
             consumer.get(timeout=0)
         files.is_out = False
         assert [message.offset for message in consumer.get_many(2, timeout=0)] == [2]
+
+
+def test_a_topic_whose_name_cannot_be_synced_for_want_of_descriptors_is_not_made(
+    volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_directory = ScarceFiles.sync_directory
+
+    def refuse(files: ScarceFiles, path: str) -> None:
+        if path.endswith("topics"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        sync_directory(files, path)
+
+    with monkeypatch.context() as patched, pytest.raises(Unavailable, match="as many files open"):
+        patched.setattr(ScarceFiles, "sync_directory", refuse)
+        volume.create_topic("new")
+    assert volume.failure is None
+    assert len(os.listdir(tmp_path / "store" / "topics")) == TOPICS
+    volume.create_topic("new", 2)
+    assert volume.append(volume.log("new", 1), encode_single(b"0")) == 0
+
+
+def test_a_checkpoint_that_was_refused_is_due_again_without_another_change(tmp_path: Path, files: ScarceFiles) -> None:
+    clock = FakeClock()
+    with Volume.open(tmp_path / "store", settings=SETTINGS, files=files, clock=clock, background=False) as volume:
+        volume.create_topic("t")
+        volume.append(volume.log("t"), encode_single(b"0"))
+        clock.advance(6)
+        files.is_out = True
+        with pytest.raises(Unavailable, match="as many files open"):
+            volume.maintain_once()
+        files.is_out = False
+        clock.advance(6)
+        volume.maintain_once()
+        assert volume.log("t").durable_end == 1

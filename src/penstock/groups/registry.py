@@ -438,7 +438,18 @@ class Groups:
     def delete(self, group: Group) -> None:
         """Forget a group; durable when it returns. Its members find themselves closed."""
         self.commit(ops.encode_document(ops.DELETED, group.identity, {}))
+        self._close(group)
+
+    def delete_with_topic(self, group: Group) -> None:
+        """The same where its topic is deleted, which is durable: if there is no room to say so, the next opening finds out."""
+        with contextlib.suppress(Unavailable):
+            self.commit(ops.encode_document(ops.DELETED, group.identity, {}))
+        self._close(group)
+
+    @staticmethod
+    def _close(group: Group) -> None:
         with group.lock:
+            group.deleted = True
             members = group.members  # also one that was about to join: from now on none can
         for member in members:
             group.leave(member)

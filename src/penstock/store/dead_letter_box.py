@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from itertools import islice
 from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
 
 from penstock.arguments import check_whole_number, shown
 from penstock.errors import BadArgument, OffsetOutOfRange
@@ -126,15 +129,17 @@ class DeadLetters:
         if dead is None:
             return 0
         group = self._group(dead)
-        among = iter(self) if wanted is None else self.between(min(wanted), max(wanted) + 1) if wanted else ()
-        chosen = [
-            message for message in among if (wanted is None or message.offset in wanted) and (choose is None or choose(message))
-        ]
+        # All are chosen before anything is changed. Their places only: the letters themselves may be a million.
+        chosen: dict[int, BitMap64] = {}
+        for message in iter(self) if wanted is None else self.between(min(wanted), max(wanted) + 1) if wanted else ():
+            if (wanted is None or message.offset in wanted) and (choose is None or choose(message)):
+                chosen.setdefault(message.partition, BitMap64()).add(message.offset)
         count = 0
-        for at in range(0, len(chosen), _TOGETHER):
+        letters = _letters_at(dead, chosen)
+        while together := list(islice(letters, _TOGETHER)):
             with self._lock:
                 # Another thread may have taken some of them out while this one chose.
-                part = [message for message in chosen[at : at + _TOGETHER] if _is_there(group, message)]
+                part = [message for message in together if _is_there(group, message)]
                 if part:
                     self._take_out_part(group, part, republish=republish)
             count += len(part)
@@ -179,6 +184,17 @@ class DeadLetters:
         text = message.headers.get(HEADER_PREFIX + "source-partition", b"")
         number = int(text) if text.isdigit() else self._source.partitions
         return number if number < self._source.partitions else None
+
+
+def _letters_at(dead: Topic, places: dict[int, BitMap64]) -> Iterator[Message]:
+    """The letters at *places*, offsets by partition; what retention takes meanwhile is left out."""
+    for partition, offsets in places.items():
+        log = dead.logs[partition]
+        with contextlib.suppress(OffsetOutOfRange):
+            start = max(offsets.min(), log.log_start)
+            for message in reading.messages(dead.name, [(partition, log)], start, offsets.max() + 1, None):
+                if message.offset in offsets:
+                    yield message
 
 
 def _ttl(message: Message) -> dt.timedelta | None:

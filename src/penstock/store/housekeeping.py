@@ -220,13 +220,13 @@ class Housekeeper:
             scan, unfinished, generation = group.unfinished(partition)
             floor = min(floor, scan)
             open_offsets |= unfinished
-            generations[group.name] = generation
+            generations[group.identity] = generation  # one of the same name that is made meanwhile is another one
 
         @contextmanager
         def holds() -> Iterator[bool]:
             with self._groups.standstill():
                 now = self._protected_groups(topic)
-                yield {group.name: group.unfinished(partition)[2] for group in now} == generations
+                yield {group.identity: group.unfinished(partition)[2] for group in now} == generations
 
         dedup_from_us = self._clock.now_us() - topic.settings.dedup_window_ms * 1000
         return Protection(floor, open_offsets, dedup_from_us, holds)

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
-from penstock.errors import Closed, OutcomeUnknown, PenstockError, ProducerFull, WaitTimeout
+from penstock.errors import Closed, OutcomeUnknown, PenstockError, ProducerFull, UsageError, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
 from penstock.store.future import CALLBACKS, Future, Promise, SentBatch
 from penstock.topics import publication
@@ -330,20 +330,21 @@ class Producer:
         batch = self._open[number]
         count = len(batch.values)
         try:
-            # Whatever else it raises, as Ctrl-C does, the batch is still open then, and goes when the next one wants it to.
+            # If Ctrl-C comes the batch is still open, and goes when the next one wants it to.
             encoded = self._encode(batch, count, self._outlet.identity(number))
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - as out of memory: whatever it is, its futures are told, and the next batch goes on
             self._take_out(number)
-            self._fail(batch, count, error)
+            told = error if isinstance(error, PenstockError) else UsageError(f"the batch cannot be encoded: {error!r}")
+            self._fail(batch, count, told)
             return
         self._take_out(number)
         try:
             first, ticket = self._outlet.submit(number, encoded)
-        except PenstockError as error:
-            self._fail(batch, count, error)
-            return
         except BaseException as error:
-            self._fail(batch, count, OutcomeUnknown("the batch", repr(error)))
+            told = error if isinstance(error, PenstockError) else OutcomeUnknown("the batch", repr(error))
+            self._fail(batch, count, told)
+            if isinstance(error, Exception):
+                return
             raise
         if ticket is None:
             assert first is not None
@@ -453,7 +454,7 @@ class Producer:
     def close(self) -> None:
         """Commit what it holds and take no more. Closing twice does nothing."""
         with self._lock:
-            if self._closed:
+            if self._closed and not self._open:  # else it was interrupted before all was handed over
                 return
             self._closed = True
             self._room.notify_all()

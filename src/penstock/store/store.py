@@ -149,7 +149,7 @@ class Store:
         self._keep_finished = keep_finished
         self._groups = Groups(clock)
         self._producers = Producers(clock)
-        self._closed = False
+        self._closed = self._let_go = False
         self._close_lock = threading.Lock()
         self._consumers: set[Consumer] = set()
         self._open_producers: set[Producer] = set()
@@ -318,7 +318,7 @@ class Store:
                 with contextlib.suppress(TopicNotFound):
                     topic = self._catalog.delete(one)
                     for group in self._groups.of_topic(topic.topic_id):
-                        self._groups.delete(group)
+                        self._groups.delete_with_topic(group)
                     self._housekeeper.forget(topic)
 
     def topics(self) -> list[TopicInfo]:
@@ -943,9 +943,13 @@ class Store:
             consumer.forget()
 
     def close(self) -> None:
-        """Close consumers and producers, commit everything and let go of the store. Closing twice does nothing."""
+        """
+        Close consumers and producers, commit everything and let go of the store. Closing twice does nothing.
+
+        If it is interrupted, as by Ctrl-C, closing it again goes on.
+        """
         with self._close_lock:
-            if self._closed:
+            if self._let_go or self._is_parents:
                 return
             if self._door is not None:
                 self._door.leave()  # first: what others hold goes back in order
@@ -966,6 +970,7 @@ class Store:
             with contextlib.suppress(PenstockError):
                 self._groups.flush()
             self._volume.close()
+            self._let_go = True
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import BadBytes, BadSetting, DamagedFile, UnsupportedFormat
+from penstock.files import is_out_of_descriptors
 from penstock.journal.small_file import read_small_file, replace_small_file
 from penstock.settings import TopicSettings
 from penstock.values import check_name, is_name
@@ -46,7 +47,15 @@ def create_topic_files(files: FileSystem, directory: str, record: TopicRecord) -
         with contextlib.suppress(OSError):
             _remove_building(files, building)
         raise
-    files.sync_directory(directory)
+    try:
+        files.sync_directory(directory)
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            # It passes, so nothing must be left. A crash may bring the name back: then there is a topic without messages.
+            files.rename(os.path.join(directory, record.name), building)
+            with contextlib.suppress(OSError):
+                _remove_building(files, building)
+        raise
 
 
 def _build(files: FileSystem, building: str, record: TopicRecord) -> None:

@@ -780,7 +780,11 @@ class Volume:
                     with log.lock:
                         works.append((log, log.sync_work()))
                 sections = self._sections()
-            self._sync_logs(works, clean=clean)
+            try:
+                self._sync_logs(works, clean=clean)
+            except Unavailable:
+                self._due.note_change()  # it was not taken, so it is due again
+                raise
             try:
                 self._store_checkpoint(number, sequence, clean=clean, rows=[work.row for _, work in works], sections=sections)
                 previous = self._checkpoints.previous

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Queue
+from penstock import Queue, aio
 from penstock.broker import calls_under_way
+from penstock.client.publishing import ON_THE_WAY_MAX
 from penstock.errors import LeaseExpired, TopicNotFound, Unauthenticated, Unavailable
 from penstock.groups.group import Group
 from penstock.server.auth import TokenAuth
 from penstock.server.native import WRITE_BYTES_HIGH
 from penstock.server.running import RunningServer
 from penstock.wire.calls import Call
+from tests.client.proxy import DOWN
 from tests.client.served import PATIENCE_S, eventually, later
 from tests.client.test_outages import lose
 from tests.server.running import write_tokens
@@ -126,6 +129,28 @@ def test_a_failure_while_messages_are_pushed_is_told(served: Served, monkeypatch
     monkeypatch.setattr(Group, "take", taken)
     served.store.publish("orders", b"x")
     assert later(lambda: next(iter(consumer))).result(PATIENCE_S / 3).value == b"x"
+
+
+def test_a_loop_goes_on_while_its_producer_has_as_much_on_the_way_as_it_may(proxy: Proxy, served: Served) -> None:
+    """A server that does not answer stops the producer, and nobody else."""
+    count = ON_THE_WAY_MAX + 10
+
+    async def main() -> None:
+        async with aio.open(proxy.address) as store:
+            await store.create_topic("orders")
+            async with store.producer("orders", batch_messages=1) as producer:
+                proxy.hold(DOWN)
+                # A loop that stands still could not let it go again.
+                rescue = threading.Timer(PATIENCE_S / 6, proxy.release)
+                rescue.start()
+                sent = [await producer.send(b"%d" % number) for number in range(count)]
+                assert proxy.holds(DOWN), "the loop stood still"
+                rescue.cancel()
+                proxy.release()
+                assert [(await one).offset for one in sent] == list(range(count))
+
+    asyncio.run(main())
+    assert served.values("orders") == [b"%d" % number for number in range(count)]
 
 
 # -- coming back ----------------------------------------------------------------------------------------------------

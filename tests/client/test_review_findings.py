@@ -88,6 +88,25 @@ def test_who_was_interrupted_while_he_waited_for_a_message_takes_none_with_him(s
     assert consumer.in_flight == 0
 
 
+def test_a_workers_task_that_was_cancelled_while_it_waited_takes_no_message_with_it(served: Served) -> None:
+    """As when its loop ends."""
+    client: Any = served.client()
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+
+    async def main() -> None:
+        waiting = asyncio.create_task(consumer.take_in_loop(1))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(main())
+    served.store.publish("orders", b"x")
+    message = consumer.get(PATIENCE_S / 3)
+    assert message is not None
+    assert message.attempt == 1
+
+
 def test_a_queue_whose_get_was_interrupted_gives_the_next_item_to_the_next_get(served: Served) -> None:
     """Else it would be gone for a day."""
     with Queue(f"{served.server.address}/jobs") as jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import threading
@@ -21,7 +22,7 @@ from penstock.server.native import WRITE_BYTES_HIGH
 from penstock.server.running import RunningServer
 from penstock.wire.calls import Call
 from tests.client.proxy import DOWN
-from tests.client.served import PATIENCE_S, eventually, later
+from tests.client.served import PATIENCE_S, eventually, later, within
 from tests.client.test_outages import lose
 from tests.server.running import write_tokens
 
@@ -294,6 +295,31 @@ def test_a_few_dead_letters_are_listed_without_reading_them_all(served: Served, 
     assert [one.offset for one in client.dead_letters("orders").list(2)] == [0, 1]
     assert reads.count(Call.READ) == 1
     assert len(client.dead_letters("orders").list()) == 12
+
+
+def test_a_server_stops_soon_though_its_clients_never_stop_asking(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has begun is answered; then it hangs up."""
+    # Long enough for the next ones to come meanwhile.
+    monkeypatch.setattr(served.store, "flush", lambda: time.sleep(0.05))
+    raw = served.raw()
+    asked = b"".join(raw.request(Call.FLUSH, {})[0] for _ in range(100))
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                raw.socket.sendall(asked)
+
+    def read() -> None:
+        while raw.read() is not None:
+            pass
+
+    asking, reading = later(ask), later(read)
+    [connection] = served.server._listener.connections
+    eventually(lambda: connection.outstanding)
+    with within(PATIENCE_S / 3):
+        served.stop(PATIENCE_S / 2)
+    reading.result(PATIENCE_S)
+    asking.result(PATIENCE_S)
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------

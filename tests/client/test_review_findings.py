@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import signal
 import socket
 import threading
@@ -10,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Queue
+from penstock import Queue, aio
 from penstock.broker import calls_under_way
+from penstock.client.publishing import ON_THE_WAY_MAX
 from penstock.errors import LeaseExpired, TopicNotFound, Unauthenticated, Unavailable
 from penstock.groups.group import Group
 from penstock.server.auth import TokenAuth
 from penstock.server.native import WRITE_BYTES_HIGH
 from penstock.server.running import RunningServer
 from penstock.wire.calls import Call
-from tests.client.served import PATIENCE_S, eventually, later
+from tests.client.proxy import DOWN
+from tests.client.served import PATIENCE_S, eventually, later, within
 from tests.client.test_outages import lose
 from tests.server.running import write_tokens
 
@@ -85,6 +89,25 @@ def test_who_was_interrupted_while_he_waited_for_a_message_takes_none_with_him(s
     assert consumer.in_flight == 0
 
 
+def test_a_workers_task_that_was_cancelled_while_it_waited_takes_no_message_with_it(served: Served) -> None:
+    """As when its loop ends."""
+    client: Any = served.client()
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+
+    async def main() -> None:
+        waiting = asyncio.create_task(consumer.take_in_loop(1))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(main())
+    served.store.publish("orders", b"x")
+    message = consumer.get(PATIENCE_S / 3)
+    assert message is not None
+    assert message.attempt == 1
+
+
 def test_a_queue_whose_get_was_interrupted_gives_the_next_item_to_the_next_get(served: Served) -> None:
     """Else it would be gone for a day."""
     with Queue(f"{served.server.address}/jobs") as jobs:
@@ -126,6 +149,28 @@ def test_a_failure_while_messages_are_pushed_is_told(served: Served, monkeypatch
     monkeypatch.setattr(Group, "take", taken)
     served.store.publish("orders", b"x")
     assert later(lambda: next(iter(consumer))).result(PATIENCE_S / 3).value == b"x"
+
+
+def test_a_loop_goes_on_while_its_producer_has_as_much_on_the_way_as_it_may(proxy: Proxy, served: Served) -> None:
+    """A server that does not answer stops the producer, and nobody else."""
+    count = ON_THE_WAY_MAX + 10
+
+    async def main() -> None:
+        async with aio.open(proxy.address) as store:
+            await store.create_topic("orders")
+            async with store.producer("orders", batch_messages=1) as producer:
+                proxy.hold(DOWN)
+                # A loop that stands still could not let it go again.
+                rescue = threading.Timer(PATIENCE_S / 6, proxy.release)
+                rescue.start()
+                sent = [await producer.send(b"%d" % number) for number in range(count)]
+                assert proxy.holds(DOWN), "the loop stood still"
+                rescue.cancel()
+                proxy.release()
+                assert [(await one).offset for one in sent] == list(range(count))
+
+    asyncio.run(main())
+    assert served.values("orders") == [b"%d" % number for number in range(count)]
 
 
 # -- coming back ----------------------------------------------------------------------------------------------------
@@ -250,6 +295,31 @@ def test_a_few_dead_letters_are_listed_without_reading_them_all(served: Served, 
     assert [one.offset for one in client.dead_letters("orders").list(2)] == [0, 1]
     assert reads.count(Call.READ) == 1
     assert len(client.dead_letters("orders").list()) == 12
+
+
+def test_a_server_stops_soon_though_its_clients_never_stop_asking(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has begun is answered; then it hangs up."""
+    # Long enough for the next ones to come meanwhile.
+    monkeypatch.setattr(served.store, "flush", lambda: time.sleep(0.05))
+    raw = served.raw()
+    asked = b"".join(raw.request(Call.FLUSH, {})[0] for _ in range(100))
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                raw.socket.sendall(asked)
+
+    def read() -> None:
+        while raw.read() is not None:
+            pass
+
+    asking, reading = later(ask), later(read)
+    [connection] = served.server._listener.connections
+    eventually(lambda: connection.outstanding)
+    with within(PATIENCE_S / 3):
+        served.stop(PATIENCE_S / 2)
+    reading.result(PATIENCE_S)
+    asking.result(PATIENCE_S)
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------

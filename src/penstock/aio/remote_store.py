@@ -14,8 +14,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.aio import remote_reading
+from penstock.aio.opening import Opening
+from penstock.aio.producer import AsyncProducer
 from penstock.aio.remote_calls import AskedOpening, RemoteCalls
 from penstock.aio.remote_consumer import PAUSE_SECONDS, AsyncRemoteConsumer
+from penstock.aio.remote_producer import send_aside
 from penstock.aio.remote_transaction import AsyncRemoteTransaction
 from penstock.aio.store import AsyncStore
 from penstock.arguments import check_whole_number
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from penstock.aio.consumer import AsyncConsumer
-    from penstock.aio.opening import Opening
     from penstock.client.pending import Pending
+    from penstock.client.publishing import RemoteOutlet
     from penstock.client.store import RemoteStore
     from penstock.format.batch import EncodedBatch
     from penstock.store.store import Store, TopicInfo
@@ -182,6 +185,17 @@ class AsyncRemoteStore(AsyncStore):
         fields, payload, every_key = request
         answer = await self._calls.ask(Call.PUBLISH_ONCE, fields, payload, resend=every_key)
         return [Receipt(target.name, one[0], one[1], bool(one[2])) for one in number_rows(answer.fields, "receipts", 3)]
+
+    def producer(self, topic: str, **options: Any) -> Opening[AsyncProducer]:
+        wait = options.get("when_full", "block") == "block"
+        chosen = {**options, "when_full": "raise"} if wait else options
+
+        def open_now() -> AsyncProducer:
+            made = self._remote.producer(topic, **chosen)
+            send_aside(made, cast("RemoteOutlet", made._outlet))
+            return AsyncProducer(made, wait_when_full=wait)
+
+        return Opening(open_now)
 
     def transaction(self) -> AsyncRemoteTransaction:
         return AsyncRemoteTransaction(self._remote.transaction(), self._calls)

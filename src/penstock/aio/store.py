@@ -48,8 +48,7 @@ class AsyncStore:
 
     async def publish(self, topic: str, value: bytes | None, **options: Any) -> Receipt:
         """See `Store.publish`."""
-        # A topic that is made by it is synced: the loop does not wait for that.
-        if not options and self._store._catalog.to_publish_now(topic) is not None:  # noqa: SLF001
+        if not options:
             begun = self._store.begin_publish(topic, value)
             if begun is not None:
                 # Journaled: the task sleeps until the commit, and no thread waits for it.
@@ -58,7 +57,8 @@ class AsyncStore:
                 target.published += 1
                 assert ticket.first_offset is not None
                 return Receipt(topic, partition, ticket.first_offset)
-            return self._store.publish(topic, value)
+            if self._store._catalog.to_publish_now(topic) is not None:  # noqa: SLF001
+                return self._store.publish(topic, value)
         return await asyncio.to_thread(self._store.publish, topic, value, **options)
 
     async def publish_many(self, topic: str, values: Sequence[bytes | None], **options: Any) -> Receipts | list[Receipt]:

@@ -32,6 +32,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.address import is_url
 from penstock.client.background import Deferred, Soon
 from penstock.client.bell import WOKEN, Bell
 from penstock.client.channel import Channel
@@ -69,7 +70,7 @@ _NOW_CALLS_MAX = 64
 
 
 _WRONG_DOOR = "; is it the native port (HTTP and gRPC have their own), and does it want TLS (penstocks://)?"
-"""For who has not been connected yet: afterwards a server is only away."""
+"""For who has not been connected yet: afterwards a server is only away. The owner of a folder has no ports."""
 
 
 def _advice(error: Exception) -> str:
@@ -308,7 +309,7 @@ class Connection:
             channel.set_silence_seconds(PING_SECONDS)
         except (OSError, BadBytes) as error:
             channel.close()
-            advice = "" if self.generation else _WRONG_DOOR
+            advice = "" if self.generation or not is_url(self.address.url) else _WRONG_DOOR
             raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}{advice}") from None
         except BaseException:
             channel.close()

@@ -41,6 +41,8 @@ DEFAULT_PORT = 7420
 _log = logging.getLogger("penstock.server")
 HANDSHAKE_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
+LISTEN_SECONDS = 0.5
+"""So long a server that stops still takes calls: acks and publishes that were on their way."""
 CALL_THREADS = 64
 """Threads for calls that wait for the disk."""
 READ_BYTES = 256 * 1024
@@ -69,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_held = False
         self._is_counted = False
         self._is_taking = False
+        self._is_deaf = False
         self._outbox: list[Buffer] = []
         """What is sent together when all that came together was handled."""
         self._writing = threading.Lock()
@@ -105,7 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._receive(bytes(self._listener.buffer[:nbytes]))
+        if not self._is_deaf:
+            self._receive(bytes(self._listener.buffer[:nbytes]))
 
     def _receive(self, data: bytes) -> None:
         self._listener.completions.run()
@@ -265,6 +269,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._session is not None:
             self._session.under_way.end_waits()
 
+    def be_deaf(self) -> None:
+        """
+        Begin no more calls: what comes is read and dropped, and its client, which gets no answer, does it again elsewhere.
+
+        Not to read it would be worse: a socket that is closed with bytes in it takes the answers with it that are on their way.
+        """
+        self._is_deaf = True
+
     def abort(self) -> None:
         """Hang up now."""
         if self._transport is not None:
@@ -372,6 +384,9 @@ class NativeListener:
         end = loop.time() + timeout_s
         for connection in list(self.connections):
             connection.finish()
+        await self._until(lambda: not self._outstanding(), min(end, loop.time() + LISTEN_SECONDS))
+        for connection in list(self.connections):
+            connection.be_deaf()  # else who never stops asking would keep it from stopping
         await self._until(lambda: not self._outstanding(), end)
         for connection in list(self.connections):
             connection.close()

@@ -390,11 +390,11 @@ class Store:
         """
         Ask for one message to be stored; returns its topic (who wants to be told when it is), its partition and the ticket to wait for.
 
-        None if its topic's commits need no waiting: then `publish` is the call.
+        None if its topic's commits need no waiting, or it must be made first, which waits for the disk: then `publish` is the call.
         """
         self._check_open()
-        target = self._catalog.to_publish(topic, lambda new: new.check_message(value, None, None, None, None, None, None))
-        return target.begin_publish(value)
+        target = self._catalog.to_publish_now(topic)
+        return None if target is None else target.begin_publish(value)
 
     def publish_many(
         self,

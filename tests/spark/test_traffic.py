@@ -250,6 +250,8 @@ def test_what_cannot_be_counted_is_refused_before_spark_is_asked(path: str) -> N
         {"topic": "a"},
         {"topics": ["a.deliveries"]},
         {"table": "t", "since": moment(0)},
+        {"since": moment(0).replace(tzinfo=None)},
+        {"until": moment(0).replace(tzinfo=None)},
     ):
         with pytest.raises(BadArgument):
             Traffic(path, **({"topics": ["a"]} | options))

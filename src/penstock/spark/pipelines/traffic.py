@@ -143,6 +143,9 @@ class Traffic:
             raise BadArgument(
                 "since", str(since or until), "a table and a topic know how far they are; leave since and until out"
             )
+        for name, moment in (("since", since), ("until", until)):
+            if moment is not None and moment.tzinfo is None:
+                raise BadArgument(name, str(moment), "needs a time zone")
         self._topics = tuple(dict.fromkeys(topics))
         self._window_us = int(window_s) * 1_000_000
         self._table = None if table is None else os.path.abspath(table)

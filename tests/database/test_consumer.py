@@ -342,6 +342,16 @@ def test_a_batch_that_was_not_handled_is_an_error_and_comes_again(store: Any, da
     assert database.effects() == values
 
 
+def test_a_connection_that_gives_text_as_bytes_is_refused(store: Any, sqlite: Database) -> None:
+    """What it reads would look like the position of another topic, and the way out of that repeats effects."""
+    publish(store, 1)
+    connection = sqlite.connect()
+    connection.text_factory = bytes
+    for given in (connection, lambda: connection):
+        with pytest.raises(BadArgument, match="text_factory"):
+            databases.consumer(store, ORDERS, BILLING, connection=given)
+
+
 def test_committing_inside_a_block_is_refused(store: Any, database: Database) -> None:
     publish(store, 1)
     connection = database.connect()

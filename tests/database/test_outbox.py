@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import database as databases
-from penstock.errors import BadArgument, BadName, Conflict, MessageTooLarge, TakenOver, Unavailable, UsageError
+from penstock.errors import BadArgument, BadName, Conflict, MessageTooLarge, TakenOver, TopicNotFound, Unavailable, UsageError
 from penstock.store.store import Store
 from penstock.values import MIB
 from tests.conformance.backends import SETTINGS
@@ -308,3 +308,30 @@ def test_publishing_first_in_a_transaction_waits_for_other_writers(sqlite: Datab
     connection.commit()
     assert rows(sqlite) == 1
     assert sqlite.effects() == []
+
+
+def test_what_was_published_before_its_relay_died_is_not_set_aside_if_the_store_would_refuse_it_now(
+    store: Any, database: Database
+) -> None:
+    """Its topic is gone, perhaps: tried again, it would come twice."""
+    connection = database.connect()
+    databases.outbox.publish(connection, ORDERS, b"1")
+    connection.commit()
+    commit = store.commit
+
+    def die(*arguments: Any) -> None:
+        commit(*arguments)
+        raise Unavailable("killed")
+
+    def refuse(*_: object) -> None:
+        raise TopicNotFound(ORDERS)
+
+    with (
+        databases.relay(_With(store, commit=die), connection=database.connect) as relay,
+        pytest.raises(Unavailable, match="killed"),
+    ):
+        relay.run_once()
+    with databases.relay(_With(store, stage=refuse), connection=database.connect) as successor:
+        assert successor.run_once() == 1
+    assert rows(database) == 0
+    assert values(store) == ["1"]

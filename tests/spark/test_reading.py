@@ -284,6 +284,8 @@ def test_what_retention_removed_is_told_or_left_out(retained: str) -> None:
         batch(retained, startingOffsets='{"t": {"0": 0}}').partitions()
     lenient = batch(retained, startingOffsets='{"t": {"0": 0}}', failOnDataLoss="false")
     assert ranges(lenient) == [("t", 0, first, 40)]
+    with pytest.raises(DataLost, match=r"it ends at .* that offset never was"):
+        batch(retained, startingOffsets='{"t": {"0": 999}}').partitions()
     with pytest.raises(DataLost, match="beyond its end"):
         batch(retained, endingOffsets='{"t": {"0": 41}}').partitions()
 

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.errors import BadArgument, BadName, Conflict, PipelineFailed, ReservedName, TopicNotFound, Unavailable
 from penstock.spark.pipelines.durable import only_one
-from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic
+from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic, TrafficRow
 from penstock.testing.fake_clock import FakeClock
 from tests.cli.conftest import Commands
 from tests.spark.conftest import open_store
@@ -140,6 +140,18 @@ def test_of_two_runs_at_the_same_time_one_writes(spark: SparkSession, path: str,
         Traffic(path, ["orders"], table=table, clock=clock).run(spark)
 
 
+def test_a_topic_says_up_to_when_was_counted_though_the_last_windows_were_empty(path: str) -> None:
+    """Else a record of deliveries that came late, and was counted, would be counted again."""
+    wanted = Traffic(path, ["orders"], topic="traffic")
+    row = TrafficRow("orders", moment(0), moment(60), 4, 4, 0, None, None, None, None, 0, {})
+    old = json.loads(row.as_json(wanted._of, moment(60)))
+    del old["counted_until"]
+    for text, end in ((json.dumps(old), moment(60)), (row.as_json(wanted._of, moment(180)), moment(180))):
+        with open_store(path) as store:
+            store.publish("traffic", text.encode(), key="orders")
+        assert wanted._topic_end(wanted._topic_positions()) == end.timestamp() * 1_000_000
+
+
 def consume(store: Store, clock: FakeClock, topic: str, group: str, *steps: tuple[float, int]) -> list[Delivery]:
     """Of each (seconds, count): wait so long, and be handed so many."""
     consumer = store.subscribe(topic, group, prefetch=1_000, backoff=0)
@@ -250,6 +262,8 @@ def test_what_cannot_be_counted_is_refused_before_spark_is_asked(path: str) -> N
         {"topic": "a"},
         {"topics": ["a.deliveries"]},
         {"table": "t", "since": moment(0)},
+        {"since": moment(0).replace(tzinfo=None)},
+        {"until": moment(0).replace(tzinfo=None)},
     ):
         with pytest.raises(BadArgument):
             Traffic(path, **({"topics": ["a"]} | options))

@@ -288,6 +288,15 @@ def dialect_of(connection: object) -> SqliteDialect | PostgresDialect:
     raise BadArgument("connection", shown(connection), "must be a connection of sqlite3 or of psycopg (version 3, not async)")
 
 
+def _reading_dialect_of(connection: object) -> SqliteDialect | PostgresDialect:
+    """The same for who reads our tables. Raises `BadArgument`, also if text comes as bytes: names would be taken for others."""
+    if isinstance(connection, sqlite3.Connection) and connection.text_factory in (bytes, bytearray):
+        raise BadArgument(
+            "connection", shown(connection), "gives text as bytes; leave its text_factory alone, or give another one"
+        )
+    return dialect_of(connection)
+
+
 class Transaction:
     """A block in a transaction, with a cursor for our own use: committed when it ends, rolled back when it raises."""
 
@@ -317,7 +326,7 @@ class Source:
         if callable(given) and not isinstance(given, sqlite3.Connection):  # sqlite3's can be called
             self._connect = given
         else:
-            self._dialect = dialect_of(given)
+            self._dialect = _reading_dialect_of(given)
 
     @property
     def dialect(self) -> SqliteDialect | PostgresDialect:
@@ -328,7 +337,7 @@ class Source:
             found = None
         if found is None:
             assert self._connect is not None
-            found = self._dialect = dialect_of(self._connect())
+            found = self._dialect = _reading_dialect_of(self._connect())
         return found
 
     def close(self) -> None:

@@ -137,9 +137,11 @@ class Relay(Helper):
         if not rows:
             self._check_free(producer, number + 1)
             return self._step()
-        while refused := self._publish(producer, number, rows):
-            self._set_aside(dialect, refused)
-            rows = [row for row in rows if row.id not in refused]
+        # A batch that was begun before may be in the store: then it does not matter what that would say to it now.
+        if self._free == (producer, number) or self._store.committed(producer, number) is None:
+            while refused := self._publish(producer, number, rows):
+                self._set_aside(dialect, refused)
+                rows = [row for row in rows if row.id not in refused]
         self._published = number
         return max(1, len(rows))
 
@@ -239,6 +241,7 @@ class Relay(Helper):
                     raise
                 return refused
             identity = stage.finish()
+        self._free = None  # nobody knows until there is an answer
         done = self._store.commit(producer, number, [identity])
         self._free = (producer, number + 1) if done.newest == number else None
         return {}

@@ -69,11 +69,11 @@ class LossCheck:
         if offset > end or (epoch < now.log_epoch and offset > first and self._is_other(topic, partition, offset - 1, epoch)):
             if offset > end and not getattr(getattr(self._store, "volume", None), "is_live", True):
                 raise Unavailable(f"{topic}/{partition}: the store was not recovered since this machine started; open it once")
-            self.lost(
-                topic,
-                partition,
-                f"messages before offset {offset} were lost when the store died, and others may have their offsets (it ends at {end})",
-            )
+            if offset > end:
+                reason = f"it ends at {end}, before offset {offset}: messages were lost when the store died, or that offset never was"
+            else:
+                reason = f"messages before offset {offset} were lost when the store died, and others have their offsets"
+            self.lost(topic, partition, reason)
             offset = self._first_of_later_epoch(topic, partition, epoch, first, min(offset, end))
         if offset < first:
             self.lost(topic, partition, f"the messages from offset {offset} to {first} were removed by retention")

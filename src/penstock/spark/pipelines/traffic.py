@@ -90,10 +90,11 @@ class TrafficRow:
     deliver_ms_max: float | None = None
     deliveries_by_group: dict[str, Deliveries] | None = None
 
-    def as_json(self, of: str) -> str:
-        """As a message of the topic. *of* says which topics were asked for."""
+    def as_json(self, of: str, until: dt.datetime) -> str:
+        """As a message of the topic. *of* says which topics were asked for, *until* up to when they were counted."""
         fields = {
             **dataclasses.asdict(self), "window_start": self.window_start.isoformat(), "window_end": self.window_end.isoformat(), "of": of,
+            "counted_until": until.isoformat(),
         }  # fmt: skip
         return json.dumps(fields)
 
@@ -143,6 +144,9 @@ class Traffic:
             raise BadArgument(
                 "since", str(since or until), "a table and a topic know how far they are; leave since and until out"
             )
+        for name, moment in (("since", since), ("until", until)):
+            if moment is not None and moment.tzinfo is None:
+                raise BadArgument(name, str(moment), "needs a time zone")
         self._topics = tuple(dict.fromkeys(topics))
         self._window_us = int(window_s) * 1_000_000
         self._table = None if table is None else os.path.abspath(table)
@@ -178,7 +182,7 @@ class Traffic:
             with told_as_ours():
                 rows = self._count(spark, names, letters, records, begin_us, end_us)
                 if self._topic is not None:
-                    self._publish(spark, [row for row in rows if _micros(row.window_start) >= in_topic], before)
+                    self._publish(spark, [row for row in rows if _micros(row.window_start) >= in_topic], end_us, before)
             report(Progress().after(sum(row.messages for row in rows), (self._clock.now_us() - began_us) / 1e6, 0))
             if self._table is not None:
                 self._append([row for row in rows if _micros(row.window_start) >= in_table], end_us)
@@ -319,14 +323,15 @@ class Traffic:
     def _end_of(self, value: bytes | None) -> int:
         try:
             told = json.loads(value or b"")
-            of, end = told["of"], dt.datetime.fromisoformat(told["window_end"])
+            # Windows that were counted and had nothing may come behind the last row. Rows of before do not say so.
+            of, end = told["of"], dt.datetime.fromisoformat(told.get("counted_until", told["window_end"]))
         except (ValueError, KeyError, TypeError):
             of, end = "something else", None
         if of != self._of or end is None:
             raise Conflict(f"topic {self._topic!r} holds {of}, and not {self._of}; give each its own topic")
         return _micros(end)
 
-    def _publish(self, spark: SparkSession, rows: list[TrafficRow], before: TopicPositions | None) -> None:
+    def _publish(self, spark: SparkSession, rows: list[TrafficRow], end_us: int, before: TopicPositions | None) -> None:
         """All rows at once, behind what the topic held *before*. Raises `Unavailable` if there is more in it now."""
         if not rows:
             return
@@ -336,7 +341,7 @@ class Traffic:
         identity, version = _reach(before)
         name = hashlib.sha256(f"{self._topic} {identity} {self._of}".encode()).hexdigest()[:16]
         frame = spark.createDataFrame(
-            [(row.topic, row.as_json(self._of)) for row in rows], "key string, value string"
+            [(row.topic, row.as_json(self._of, _moment(end_us))) for row in rows], "key string, value string"
         ).coalesce(1)
         frame.write.format("penstock").options(**self._options).option("topic", self._topic).option(
             "txnAppId", f"traffic.{name}"

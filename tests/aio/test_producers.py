@@ -20,6 +20,7 @@ from penstock.errors import (
     TopicNotFound,
     UsageError,
 )
+from penstock.store.future import Promise
 from tests.aio.helpers import PATIENCE, SOON, Opener, counted_threads, done, run, stored, until
 from tests.conformance.backends import SETTINGS
 from tests.conformance.helpers import numbered
@@ -417,6 +418,16 @@ def test_a_callback_is_called_in_the_loop(opener: Opener) -> None:
             assert called == [future]
 
     run(main())
+
+
+def test_a_kind_of_promise_that_cannot_be_told_cannot_be_made() -> None:
+    """Not when it is to be told, in the committing thread."""
+
+    class Mute(Promise):
+        pass
+
+    with pytest.raises(TypeError, match="tell"):
+        Mute()  # type: ignore[abstract]
 
 
 def test_a_callback_that_blocks_keeps_no_promise_of_another_store_waiting(opener: Opener) -> None:

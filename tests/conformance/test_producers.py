@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import Closed, MessageTooLarge, PenstockError, ProducerFenced, ProducerFull, TopicNotFound, UsageError
+from penstock.store.producer import CALLBACK_SECONDS
 from tests.conformance.helpers import PATIENCE, Running, all_of, numbered, stored
 
 if TYPE_CHECKING:
@@ -179,6 +181,29 @@ def test_a_callback_that_fails_costs_nobody_an_answer(live_store: Store) -> None
         third = producer.send(b"c")
         producer.flush(PATIENCE)
         assert [future.result(PATIENCE).offset for future in (first, second, third)] == [0, 1, 2]
+
+
+def test_a_callback_that_hangs_keeps_no_other_producer_from_closing(live_store: Store) -> None:
+    """Nor from having its own callbacks called: closing waits for those, and for no others."""
+    hangs, enough = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> None:
+        hangs.set()
+        enough.wait(PATIENCE)
+
+    first, second = live_store.producer("t", linger=0), live_store.producer("t", linger=NEVER)
+    heard: list[Any] = []
+    try:
+        first.send(b"a", on_done=hang)
+        assert hangs.wait(PATIENCE)
+        second.send(b"b", on_done=heard.append)
+        began = time.monotonic()
+        second.close()
+        assert time.monotonic() - began < CALLBACK_SECONDS
+        assert len(heard) == 1
+    finally:
+        enough.set()
+        first.close()
 
 
 def test_keys_go_where_publish_puts_them(live_store: Store) -> None:

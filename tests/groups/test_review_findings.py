@@ -18,7 +18,7 @@ from penstock.client.queue import Queue
 from penstock.errors import PenstockError, SequenceGap, StorageFull
 from penstock.format.batch import encode_batch
 from penstock.groups.group import Group
-from penstock.store.future import SentBatch
+from penstock.store.future import CallbackThread, SentBatch
 from penstock.store.store import Store
 from penstock.volume.tickets import MoveLogStart
 from tests.aio.helpers import until, waiting
@@ -133,7 +133,7 @@ def test_two_threads_that_wait_for_one_batch_are_both_told(monkeypatch: pytest.M
             asleep.release()
             return super().wait(timeout)
 
-    batch = SentBatch("t", 0, lambda: None)
+    batch = SentBatch("t", 0, lambda: None, CallbackThread())
     future = types.SimpleNamespace(Event=SlowEvent, Lock=threading.Lock)
     monkeypatch.setattr("penstock.store.future.threading", future)
     waiting = [in_thread(lambda: batch.wait(2 * SOON)) for _ in range(2)]

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from penstock.arguments import check_wait
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
 
 _log = logging.getLogger("penstock")
+IDLE_SECONDS = 1.0
+"""So long a thread for callbacks waits for more of them."""
 
 
 _making = threading.Lock()
@@ -27,9 +30,10 @@ _making = threading.Lock()
 class SentBatch:
     """The messages that a producer sent together, and what became of them."""
 
-    __slots__ = ("_event", "callbacks", "done", "error", "first_offset", "flush", "partition", "promises", "topic")
+    __slots__ = ("_event", "_runner", "callbacks", "done", "error", "first_offset", "flush", "partition", "promises", "topic")
 
-    def __init__(self, topic: str, partition: int, flush: Callable[[], None]) -> None:
+    def __init__(self, topic: str, partition: int, flush: Callable[[], None], runner: CallbackThread) -> None:
+        self._runner = runner
         self.topic = topic
         self.partition = partition
         self.first_offset = -1
@@ -59,7 +63,7 @@ class SentBatch:
     def _hand_on_callbacks(self) -> None:
         callbacks, self.callbacks = self.callbacks, []
         if callbacks:
-            CALLBACKS.run(callbacks)
+            self._runner.run(callbacks)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until it is done."""
@@ -73,17 +77,17 @@ class SentBatch:
         return True
 
 
-class Promise:
+class Promise(ABC):
     """
-    What may be told by the committing thread itself, and does not wait for the thread of callbacks, which users may block.
+    What may be told by the committing thread itself, and does not wait for a thread of callbacks, which users may block.
 
     All promises of a batch are of one kind.
     """
 
     @staticmethod
+    @abstractmethod
     def tell(promises: list[tuple[Any, Future]]) -> None:
         """Their futures have an `outcome` now. Must neither wait nor raise."""
-        raise NotImplementedError
 
 
 def run_callback(callback: Callable[[Future], object], future: Future) -> None:
@@ -97,7 +101,11 @@ def run_callback(callback: Callable[[Future], object], future: Future) -> None:
 
 
 class CallbackThread:
-    """Runs users' callbacks, in the order in which they became due, in a thread that nobody waits for."""
+    """
+    Runs the callbacks of one producer, in the order in which they became due. What another producer's callback does keeps nobody waiting.
+
+    There is a thread while there is something to run, and for a while after.
+    """
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[list[tuple[Callable[[Future], object], Future]] | threading.Event]
@@ -107,33 +115,36 @@ class CallbackThread:
 
     def run(self, callbacks: list[tuple[Callable[[Future], object], Future]]) -> None:
         """Run them soon."""
-        if self._thread is None or not self._thread.is_alive():
-            with self._lock:
-                if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(target=self._run, name="penstock-callbacks", daemon=True)
-                    self._thread.start()
-        self._waiting.put(callbacks)
+        with self._lock:
+            self._waiting.put(callbacks)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="penstock-callbacks", daemon=True)
+                self._thread.start()
 
     def drain(self, timeout_s: float) -> None:
         """Return when those that are due now have run; a callback that hangs is not waited for longer than *timeout_s*."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return
         ran = threading.Event()
-        self._waiting.put(ran)
+        with self._lock:
+            if self._thread is None or self._thread is threading.current_thread() or not self._thread.is_alive():
+                return
+            self._waiting.put(ran)
         ran.wait(timeout_s)
 
     def _run(self) -> None:
         while True:
-            due = self._waiting.get()
+            try:
+                due = self._waiting.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._waiting.empty():
+                        self._thread = None
+                        return
+                continue
             if isinstance(due, threading.Event):
                 due.set()
                 continue
             for callback, future in due:
                 run_callback(callback, future)
-
-
-CALLBACKS = CallbackThread()
 
 
 class Future:

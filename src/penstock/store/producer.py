@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, ProducerFull, UsageError, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
-from penstock.store.future import CALLBACKS, Future, Promise, SentBatch
+from penstock.store.future import CallbackThread, Future, Promise, SentBatch
 from penstock.topics import publication
 from penstock.topics.options import Wishes, packing
 from penstock.topics.partitioner import partition_of_key
@@ -43,7 +43,7 @@ _HEADER_OVERHEAD_BYTES = 8
 _BATCH_OVERHEAD_BYTES = 1024
 """What a batch takes beside its messages: header, directory, padding; no more than that."""
 CALLBACK_SECONDS = 10.0
-"""How long closing waits for users' callbacks."""
+"""How long closing waits for the callbacks of the producer that is closed."""
 
 
 class ProducerOptions(NamedTuple):
@@ -210,6 +210,7 @@ class Producer:
         self._sticky = topic.next_partition() if self._partitions > 1 else 0
         self._pending = 0
         self._on_the_way: dict[SentBatch, None] = {}
+        self._callbacks = CallbackThread()
         self._closed = False
         self._limit = topic.settings.max_message_bytes
         self._codec, self._level = options.packing or (topic.codec, topic.level)
@@ -315,7 +316,7 @@ class Producer:
         self._room.wait_for(lambda: self._pending < self._max_pending or self._closed)
 
     def _begin(self, number: int) -> _OpenBatch:
-        sent = SentBatch(self._topic.name, number, self._flush_open)
+        sent = SentBatch(self._topic.name, number, self._flush_open, self._callbacks)
         batch = self._open[number] = _OpenBatch(sent, time.monotonic())
         if self._background:
             if self._timer is None:
@@ -461,7 +462,7 @@ class Producer:
         try:
             self.flush()
         finally:
-            CALLBACKS.drain(CALLBACK_SECONDS)
+            self._callbacks.drain(CALLBACK_SECONDS)
             self._timer_wake.set()
             if self._timer is not None and self._timer is not threading.current_thread():
                 self._timer.join()

@@ -183,6 +183,20 @@ def test_words_of_the_glossary_are_in_order_and_there_once() -> None:
     assert words == sorted(set(words))
 
 
+def test_the_map_in_the_readme_has_every_folder_and_module() -> None:
+    """Of the package, one level deep."""
+    found = blocks((ROOT / "README.md").read_text(), "")
+    (drawn,) = [block for block in found if block.startswith("src/penstock/")]
+    package = drawn.partition("\ntests/")[0]
+    there = {
+        path.name + "/" * path.is_dir()
+        for path in SOURCE.iterdir()
+        if path.suffix in ("", ".py") and not path.name.startswith("__p")
+    }
+    assert {name for name in there if name not in package} == set()
+    assert {name for name in re.findall(r"\b\w+\.py\b", package) if name not in there} == set()
+
+
 # -- installing -----------------------------------------------------------------------------------------------------------
 
 

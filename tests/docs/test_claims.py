@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import tomllib
@@ -44,6 +45,10 @@ def _defaults() -> dict[str, set[object]]:
         found.setdefault(setting.name, set()).add(setting.default)
         if setting.name.endswith("_ms"):
             found.setdefault(setting.name.removesuffix("_ms"), set()).add(setting.default)
+    for call in (penstock.Store.subscribe, penstock.Store.producer):
+        for parameter in inspect.signature(call).parameters.values():
+            if type(parameter.default) is int:
+                found.setdefault(parameter.name, set()).add(parameter.default)
     return found
 
 

@@ -131,7 +131,7 @@ def test_a_server_that_nobody_vouches_for_is_refused(store: Store, certificates:
     """By the client, before it says its token."""
     with tls_server(store, certificates) as server:
         for address in (server.address, f"{server.address}?ca={certificates / 'other.pem'}&token=secret"):
-            with pytest.raises(Unavailable) as caught:
+            with pytest.raises(Unavailable, match=r"not trusted: .*\?ca=FILE\.pem") as caught:
                 penstock.open(address)
             assert "secret" not in str(caught.value)
         wrong_name = server.address.replace("127.0.0.1", "127.0.0.2")
@@ -153,7 +153,7 @@ def test_clients_must_show_a_certificate_where_the_server_asks(store: Store, cer
 def test_plain_and_tls_do_not_understand_each_other(store: Store, certificates: Path) -> None:
     """And say so soon; the server lives."""
     with tls_server(store, certificates) as server:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="use penstocks://"):
             penstock.open(server.address.replace("penstocks", "penstock"))
         work(f"{server.address}?ca={certificates / 'ca.pem'}")
     with RunningServer(store) as server, pytest.raises(Unavailable):
@@ -165,7 +165,7 @@ def test_a_ca_that_is_none_is_told(store: Store, certificates: Path, tmp_path: P
     (tmp_path / "no.pem").write_text("nothing")
     with tls_server(store, certificates) as server:
         for path in (tmp_path / "missing.pem", tmp_path / "no.pem"):
-            with pytest.raises(PenstockError):
+            with pytest.raises(PenstockError, match="the ca, cert or key of its URL cannot be read"):
                 penstock.open(f"{server.address}?ca={path}")
 
 

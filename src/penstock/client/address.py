@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.client.tls import TlsSocket
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, Unavailable
 
 Connected: TypeAlias = socket.socket | TlsSocket
 DEFAULT_PORT = 7420
@@ -67,7 +67,7 @@ class Address(NamedTuple):
         return self.options.get("token") or os.environ.get("PENSTOCK_TOKEN")
 
     def connect(self, timeout_s: float) -> Connected:
-        """A connected socket. Raises `OSError`."""
+        """A connected socket. Raises `OSError`, `Unavailable`."""
         if self.scheme == "penstock+unix":
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connected.settimeout(timeout_s)
@@ -96,9 +96,8 @@ class Address(NamedTuple):
             if "cert" in self.options:
                 context.load_cert_chain(self.options["cert"], self.options.get("key"))
         except OSError as error:
-            raise BadArgument(
-                "path", repr(self.url), f"its ca, cert or key cannot be read: {error.strerror or error}"
-            ) from None
+            # Not the caller's mistake for sure: files that are being replaced are there again soon.
+            raise Unavailable(f"{self.url}: the ca, cert or key of its URL cannot be read: {error.strerror or error}") from None
         return context
 
 

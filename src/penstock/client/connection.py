@@ -252,7 +252,7 @@ class Connection:
         try:
             made = self.address.connect(CONNECT_SECONDS)
         except ssl.SSLCertVerificationError as error:
-            hint = "name who signed it by ?ca=FILE.pem in the URL"
+            hint = "give who signed it as ?ca=FILE.pem in the URL, and a host that it is for"
             raise Unavailable(
                 f"{self.address.url} shows a certificate that is not trusted: {error.verify_message}; {hint}"
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import tomllib
@@ -44,6 +45,10 @@ def _defaults() -> dict[str, set[object]]:
         found.setdefault(setting.name, set()).add(setting.default)
         if setting.name.endswith("_ms"):
             found.setdefault(setting.name.removesuffix("_ms"), set()).add(setting.default)
+    for call in (penstock.Store.subscribe, penstock.Store.producer):
+        for parameter in inspect.signature(call).parameters.values():
+            if type(parameter.default) is int:
+                found.setdefault(parameter.name, set()).add(parameter.default)
     return found
 
 
@@ -181,6 +186,20 @@ def test_the_headers_of_dead_letters_are_those_that_are_written() -> None:
 def test_words_of_the_glossary_are_in_order_and_there_once() -> None:
     words = [row[0].strip("*").lower() for row in rows((ROOT / "docs" / "glossary.md").read_text(), "word")]
     assert words == sorted(set(words))
+
+
+def test_the_map_in_the_readme_has_every_folder_and_module() -> None:
+    """Of the package, one level deep."""
+    found = blocks((ROOT / "README.md").read_text(), "")
+    (drawn,) = [block for block in found if block.startswith("src/penstock/")]
+    package = drawn.partition("\ntests/")[0]
+    there = {
+        path.name + "/" * path.is_dir()
+        for path in SOURCE.iterdir()
+        if path.suffix in ("", ".py") and not path.name.startswith("__p")
+    }
+    assert {name for name in there if name not in package} == set()
+    assert {name for name in re.findall(r"\b\w+\.py\b", package) if name not in there} == set()
 
 
 # -- installing -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import re
 
 import pytest
 
@@ -29,7 +31,7 @@ def test_a_page_to_type_along_has_code(page: str) -> None:
     "name",
     [
         "async_queue", "database_consumer", "dead_letters", "deduplication", "demo", "metrics", "ordered", "outbox", "producer_consumer",
-        "queue_face", "replay", "simple", "tracing", "transactions", "workers",
+        "queue_face", "replay", "server", "simple", "tracing", "transactions", "workers",
     ],
 )  # fmt: skip
 def test_each_feature_has_an_example(name: str) -> None:
@@ -37,3 +39,15 @@ def test_each_feature_has_an_example(name: str) -> None:
     text = (ROOT / "examples" / f"{name}.py").read_text()
     assert text.startswith('"""')
     assert "assert " in text, "an example checks what it shows"
+
+
+def test_the_list_of_examples_has_each_with_its_first_line() -> None:
+    """In the order in which to read them."""
+    listed = dict(
+        re.findall(r"^\| \[`(\w+)\.py`\]\(\1\.py\) \| (.*) \|$", (ROOT / "examples" / "README.md").read_text(), re.MULTILINE)
+    )
+    first = {
+        path.stem: (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()[0]
+        for path in (ROOT / "examples").glob("*.py")
+    }
+    assert listed == first

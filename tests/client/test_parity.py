@@ -26,7 +26,7 @@ PAIRS = [
         "finish_unleased": "for dead letters, which are the server's own",
     }),
     (OpenStage, RemoteStage, {"add_batch": "for the broker, whose clients encode"}),
-    (DeadLetters, RemoteDeadLetters, {"expire": "retention is the server's own"}),
+    (DeadLetters, RemoteDeadLetters, {"between": "for pages over HTTP", "expire": "retention is the server's own"}),
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.client.tls import TlsSocket
-from penstock.errors import BadArgument, Unavailable
+from penstock.errors import BadArgument
 
 Connected: TypeAlias = socket.socket | TlsSocket
 DEFAULT_PORT = 7420

@@ -497,7 +497,9 @@ class Leasing:
             try:
                 while True:
                     try:
-                        self._intake.take_in(cursor, member, self.clock.monotonic(), self.clock.now_us())
+                        if not self._intake.take_in(cursor, member, self.clock.monotonic(), self.clock.now_us()):
+                            member.passing = True
+                            return False
                         break
                     except OffsetOutOfRange as gap:
                         if not self._reset(cursor, gap):

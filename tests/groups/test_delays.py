@@ -45,6 +45,34 @@ def test_any_history_is_like_a_sorted_list(rng: random.Random) -> None:
         assert drained(delays) == sorted(expected)
 
 
+def test_any_history_of_many_at_once_is_like_a_sorted_list(rng: random.Random) -> None:
+    """As a restart adds them: some behind all others, some among them, offsets near and far, in order or not."""
+    for spread in (3, 1_000, 10**12):
+        delays = Delays()
+        expected: list[tuple[int, int]] = []
+        for turn in range(20):
+            later = rng.choice([0, turn * spread])
+            entries = [
+                (later + rng.randrange(spread), (turn << 10) + at << rng.choice([0, 0, 0, 24]))
+                for at in range(rng.choice([1, 5, 700]))
+            ]
+            delays.add(entries)
+            expected = sorted([*expected, *entries])
+            for _ in range(rng.choice([0, 3, 300])):
+                assert delays.pop(FOREVER) == (expected.pop(0) if expected else None)
+            assert len(delays) == len(expected)
+            assert delays.next_due() == (expected[0][0] if expected else None)
+        assert drained(delays) == expected
+
+
+def test_those_that_come_behind_all_others_fill_whole_blocks() -> None:
+    """They are not put in one by one, and no block is split for them."""
+    delays = Delays()
+    for first in range(0, 10_000, 1_000):
+        delays.add([(due, due) for due in range(first, first + 1_000)])
+    assert [len(block.dues) for block in delays._blocks] == [BLOCK] * (10_000 // BLOCK) + [10_000 % BLOCK]
+
+
 def test_what_is_added_before_the_first_one_comes_first() -> None:
     delays = Delays()
     delays.add([(due, due) for due in range(100, 100 + 2 * BLOCK)])

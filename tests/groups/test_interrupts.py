@@ -341,8 +341,8 @@ def _kill(sim: Sim) -> None:
     """After a crash nothing is finished that was not."""
     for consumer in [each for each in sim.store._consumers if not each.closed]:
         take(consumer, 1)  # a lease behind what was interrupted must not finish it
+    sim.store._groups.flush()  # a dead letter that was on its way is there then
     before = _unfinished(sim)
-    sim.store._groups.flush()
     sim.kill()
     assert before <= _unfinished(sim)
 

@@ -624,9 +624,10 @@ class Batch:
         """`expires_us` or `deliver_us` of messages [start, stop); *column* says which, and is there."""
         view: c.NumberColumn = self._column(column)
         base = self.header.append_time_us if view.flags & c.RELATIVE else 0
-        found: list[int | None] = [
-            min(max(number + base, c.TIME_MIN), c.TIME_MAX) for number in view.numbers[start:stop].tolist()
-        ]
+        moments = [number + base for number in view.numbers[start:stop].tolist()]
+        if moments and (min(moments) < c.TIME_MIN or max(moments) > c.TIME_MAX):
+            moments = [min(max(one, c.TIME_MIN), c.TIME_MAX) for one in moments]
+        found: list[int | None] = [*moments]
         if view.validity is not None:
             validity = view.validity
             found = [one if c.is_valid(validity, start + at) else None for at, one in enumerate(found)]

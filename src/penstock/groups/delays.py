@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 BLOCK = 512
 """A block of this many is full."""
@@ -31,11 +31,11 @@ class _Block:
         self.dues: array[int] = array("q")
         self.offsets: array[int] = array("I")
 
-    def reach(self, offset: int) -> None:
-        """Make room for an offset that is too far from the others."""
+    def reach(self, low: int, high: int) -> None:
+        """Make room for offsets from *low* to *high* that are too far from the others."""
         all_offsets = [self.base + near for near in self.offsets]
-        self.base = min([offset, *all_offsets])
-        spread = max([offset, *all_offsets]) - self.base
+        self.base = min([low, *all_offsets])
+        spread = max([high, *all_offsets]) - self.base
         self.offsets = array("I" if spread < _NEAR else "Q", [one - self.base for one in all_offsets])
 
     def split(self) -> _Block:
@@ -66,43 +66,67 @@ class Delays:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, entries: Iterable[tuple[int, int]]) -> None:
-        """Add (due time, offset) pairs, quickest if they rise."""
+    def add(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Add (due time, offset) pairs, quickest if they rise and come behind all others."""
+        entries = sorted(entries)
+        if not entries:
+            return
         blocks, firsts = self._blocks, self._firsts
-        for entry in entries:
-            due_us, offset = entry
-            self._count += 1
-            if not blocks or entry >= self._last:
-                self._last = entry
-                if not blocks or len(blocks[-1].dues) >= BLOCK:
-                    block = _Block(offset)
-                    block.dues.append(due_us)
-                    block.offsets.append(0)
-                    blocks.append(block)
-                    firsts.append(due_us)
-                    continue
-                at = len(blocks) - 1
-                block = blocks[at]
-                place = len(block.dues)
-            else:
-                if self._front:
-                    self._drop_front()
+        if not blocks or entries[0] >= self._last:
+            self._append(entries)
+            return
+        # Those that come behind all others together, and each of the rest in its place.
+        behind = bisect_left(entries, self._last)
+        self._count += behind
+        if self._front:
+            self._drop_front()
+        at = 0
+        for due_us, offset in entries[:behind]:
+            at = bisect_right(firsts, due_us, at) - 1  # they rise: what comes next belongs here or behind
+            if at < 0:
+                at = 0
+            elif firsts[at] == due_us:
                 at = self._block_for(due_us, offset)
-                block = blocks[at]
-                place = bisect_left(block.dues, due_us)
-                if place < len(block.dues) and block.dues[place] == due_us:
-                    end = bisect_right(block.dues, due_us, place)
-                    place = bisect_left(block.offsets, offset - block.base, place, end)
-                if place == 0:
-                    firsts[at] = due_us
+            block = blocks[at]
+            dues = block.dues
+            place = bisect_left(dues, due_us)
+            if place < len(dues) and dues[place] == due_us:
+                end = bisect_right(dues, due_us, place)
+                place = bisect_left(block.offsets, offset - block.base, place, end)
+            if place == 0:
+                firsts[at] = due_us
             if not 0 <= offset - block.base < _NEAR:
-                block.reach(offset)
-            block.dues.insert(place, due_us)
+                block.reach(offset, offset)
+            dues.insert(place, due_us)
             block.offsets.insert(place, offset - block.base)
-            if len(block.dues) > BLOCK:
-                behind = block.split()
-                blocks.insert(at + 1, behind)
-                firsts.insert(at + 1, behind.dues[0])
+            if len(dues) > BLOCK:
+                second = block.split()
+                blocks.insert(at + 1, second)
+                firsts.insert(at + 1, second.dues[0])
+        if behind < len(entries):
+            self._append(entries[behind:])
+
+    def _append(self, entries: list[tuple[int, int]]) -> None:
+        """The same for those that rise and come behind all others: by whole blocks."""
+        self._last = entries[-1]
+        blocks = self._blocks
+        at = 0
+        while at < len(entries):
+            block = blocks[-1] if blocks and len(blocks[-1].dues) < BLOCK else None
+            some = entries[at : at + BLOCK - (0 if block is None else len(block.dues))]
+            offsets = [offset for _, offset in some]
+            low, high = min(offsets), max(offsets)
+            into = _Block(low) if block is None else block
+            if low < into.base or high - into.base >= _NEAR:
+                into.reach(low, high)
+            base = into.base
+            into.dues.fromlist([due_us for due_us, _ in some])
+            into.offsets.fromlist([offset - base for offset in offsets])
+            if block is None:
+                blocks.append(into)
+                self._firsts.append(some[0][0])
+            self._count += len(some)
+            at += len(some)
 
     def _block_for(self, due_us: int, offset: int) -> int:
         """The number of the block where it belongs."""

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from penstock.groups.member import Member
 
 
+LEARN_MAX = 100_000
+"""After learning of so many messages a call comes back, so that others get the group's lock: about a hundredth of a second."""
+BATCH_COST = 100
+"""A batch costs as much as so many messages."""
+
+
 class Intake:
     """Fills the lanes of one group. Guarded by the group's lock."""
 
@@ -32,9 +38,11 @@ class Intake:
         self._book = book
         self._expiring = expiring
 
-    def take_in(self, cursor: Cursor, member: Member, now: float, now_us: int) -> None:
+    def take_in(self, cursor: Cursor, member: Member, now: float, now_us: int) -> bool:
         """
         See that all that may be leased now waits in its lane. What is new is noted in the name of *member*.
+
+        False: there is so much to learn after a restart that others get the group's lock first. Nothing may be leased before all is known.
 
         Raises what `PartitionLog.read` raises; what came before that is taken in.
         """
@@ -42,8 +50,8 @@ class Intake:
         assert lanes is not None
         failed: Exception | None = None
         try:
-            if not lanes.is_indexed:
-                self._index_open(cursor, lanes, now_us)
+            if not lanes.is_indexed and not self._index_open(cursor, lanes, now_us):
+                return False
             if cursor.log.committed_end > cursor.scan:
                 self._take_in_fresh(cursor, lanes, member, now_us)
         except Exception as error:  # noqa: BLE001 - raised below; after an interrupt the lanes may be in the middle of a change
@@ -61,20 +69,26 @@ class Intake:
         self._book.delay(cursor, now, now_us)
         if failed is not None:
             raise failed
+        return True
 
-    def _index_open(self, cursor: Cursor, lanes: Lanes, now_us: int) -> None:
-        """After a restart, or a seek: learn where each open message belongs, and whether it is due."""
-        at = cursor.open.min() if cursor.open else cursor.scan
+    def _index_open(self, cursor: Cursor, lanes: Lanes, now_us: int) -> bool:
+        """After a restart, or a seek: learn where each open message belongs, and whether it is due. False: there is more."""
+        at = next(iter(cursor.open.iter_equal_or_larger(lanes.indexed_end)), cursor.scan)
+        learned = 0
         while at < cursor.scan:
             lanes.indexed_end = at
+            if learned >= LEARN_MAX:
+                return False
             batches = cursor.log.read(at, READ_BYTES)
             for batch in batches:
                 among = _range(batch.first_offset, batch.end_offset) & cursor.open
                 if among:
                     self._learn(cursor, lanes, batch, among, now_us)
+                    learned += BATCH_COST + len(among)
             end = batches[-1].end_offset if batches else cursor.scan
             at = next(iter(cursor.open.iter_equal_or_larger(end)), cursor.scan)
         lanes.is_indexed = True
+        return True
 
     def _take_in_fresh(self, cursor: Cursor, lanes: Lanes, member: Member, now_us: int) -> None:
         start = cursor.scan

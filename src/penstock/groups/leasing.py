@@ -12,6 +12,7 @@ put aside, and both are passed over. In a topic with priorities all this goes by
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -461,18 +462,19 @@ class Leasing:
 
     def _put_aside(self, cursor: Cursor, batch: Batch, offset: int, now_us: int) -> None:
         """*offset* is not due, and perhaps others of *batch* that are ready: they wait until they are."""
-        offsets = [offset]
-        for one in islice(cursor.ready.iter_equal_or_larger(offset), _LOOK_AT):
-            if one >= batch.end_offset:
-                break
-            offsets.append(one)
+        offsets = [offset, *islice(cursor.ready.iter_equal_or_larger(offset), _LOOK_AT)]
+        if offsets[-1] >= batch.end_offset:
+            del offsets[bisect_left(offsets, batch.end_offset) :]
         first = batch.index_of(offset)
         dues = dues_us(batch, first, min(batch.index_of(offsets[-1]) + 1, len(batch)))
-        if batch.header.offset_span == len(batch):
-            found = [(dues[one - offset], one) for one in offsets]
-        else:
+        found: Iterable[tuple[int | None, int]]
+        if batch.header.offset_span != len(batch):
             due_of = {batch.offset(at): due_us for at, due_us in enumerate(dues, first)}
             found = [(due_of.get(one), one) for one in offsets]
+        elif len(offsets) == len(dues):
+            found = zip(dues, offsets, strict=True)  # all of them, one after the other
+        else:
+            found = [(dues[one - offset], one) for one in offsets]
         delayed = [(due_us, one) for due_us, one in found if due_us is not None and due_us > now_us]
         cursor.ready -= BitMap64([one for _, one in delayed])
         delayed.sort()
@@ -497,7 +499,9 @@ class Leasing:
             try:
                 while True:
                     try:
-                        self._intake.take_in(cursor, member, self.clock.monotonic(), self.clock.now_us())
+                        if not self._intake.take_in(cursor, member, self.clock.monotonic(), self.clock.now_us()):
+                            member.passing = True
+                            return False
                         break
                     except OffsetOutOfRange as gap:
                         if not self._reset(cursor, gap):

@@ -45,10 +45,12 @@ def handed() -> tuple[list[Any], list[Any]]:
 def frames() -> dict[str, bytes]:
     """What each file holds, encoded now."""
     lots, payload = handed()
+    # Its words may change; where they stand may not.
+    error = {**encode_error(OffsetOutOfRange(5, 10, 20)), "text": "offset 5 is outside [10, 20)"}
     return {
         "request": b"".join(encode_frame(REQUEST, Call.PUBLISH, CORRELATION, REQUEST_FIELDS, [sent()])),
         "answer": b"".join(encode_frame(ANSWER, Call.PUBLISH, CORRELATION, {"offset": 1 << 40, "duplicate": False})),
-        "error": b"".join(encode_frame(ERROR, Call.READ, CORRELATION, encode_error(OffsetOutOfRange(5, 10, 20)))),
+        "error": b"".join(encode_frame(ERROR, Call.READ, CORRELATION, error)),
         "push": b"".join(encode_frame(PUSH, Call.FETCH, 12, {"lots": lots}, payload)),
     }
 

@@ -139,7 +139,7 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str) -> No
         import time
         from pathlib import Path
 
-        import pyarrow
+        import pyarrow as pa
 
         for batch in batches:
             if 3 in batch.column("id").to_pylist():
@@ -148,7 +148,7 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str) -> No
                     time.sleep(0.05)
                 time.sleep(0.5)
                 raise ValueError("mine")
-            yield pyarrow.RecordBatch.from_pydict({"value": ["x"] * batch.num_rows})
+            yield pa.RecordBatch.from_pydict({"value": ["x"] * batch.num_rows})
 
     rows = spark.range(0, 4, numPartitions=4).mapInArrow(values, "value string")
     with pytest.raises(Exception, match="mine"):

@@ -38,6 +38,8 @@ class Told:
     replayed: bool = False
     state: str = "fresh"
     """fresh: never seen; aside: seen, and not due; ready: came back, or of before a restart; then taken, finished."""
+    earliest_us: int = 0
+    """After it failed it may come again from here on, and comes from `ready_us` on."""
     ready_us: int = 0
     failures: int = 0
 
@@ -144,10 +146,15 @@ class Model:
         """It is done."""
         self._finish(told)
 
-    def nack(self, told: Told, ready_us: int) -> None:
+    def nack(self, told: Told, now_us: int, delay_s: float) -> None:
         """It failed, and comes again."""
         told.failures += 1
-        told.state, told.ready_us = "ready", ready_us
+        told.state, told.earliest_us = "ready", now_us + round(delay_s * SECOND)
+        told.ready_us = now_us + round(delay_s * 1.04 * SECOND)
+
+    def doubt_us(self, now_us: int) -> int:
+        """How long nobody can say whether something that failed is due again: a store may let many wait for the same moment."""
+        return max([told.ready_us - now_us for told in self.messages if told.earliest_us <= now_us < told.ready_us], default=0)
 
     def reject(self, told: Told, reason: str) -> None:
         """It is a dead letter."""

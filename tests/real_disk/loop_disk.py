@@ -15,6 +15,7 @@ import functools
 import os
 import secrets
 import shutil
+import socket
 import struct
 import subprocess
 import time
@@ -249,21 +250,21 @@ def failing_disk(kind: str, folder: str) -> Iterator[FailingDisk]:
     name = f"{kind}-failing-{secrets.token_hex(4)}"
     path, image, trigger = (os.path.join(folder, name + suffix) for suffix in ("", ".img", ".fail"))
     # The path of a socket may have 107 bytes only, and folders of tests are longer.
-    socket = f"/tmp/{name}.socket"
+    address = f"/tmp/{name}.socket"
     os.mkdir(path)
     with open(image, "wb"):
         pass
     with contextlib.ExitStack() as stack:
         error = ["error-pwrite=EIO", "error-pwrite-rate=100%", f"error-file={trigger}"]
         server = subprocess.Popen(
-            ["nbdkit", "--foreground", "--unix", socket, "--filter=error", "memory", f"{megabytes}M", *error],
+            ["nbdkit", "--foreground", "--unix", address, "--filter=error", "memory", f"{megabytes}M", *error],
             stderr=subprocess.DEVNULL,
         )
         stack.callback(_end, server)
-        for left in (image, trigger, socket):
+        for left in (image, trigger, address):
             stack.callback(_remove, left)
-        _wait_until(lambda: os.path.exists(socket), server)
-        shown = subprocess.Popen(["nbdfuse", image, "--unix", socket], stderr=subprocess.DEVNULL)
+        _wait_until(lambda: _listens(address), server)
+        shown = subprocess.Popen(["nbdfuse", image, "--unix", address], stderr=subprocess.DEVNULL)
         stack.callback(_end, shown)
         _wait_until(lambda: os.stat(image).st_size > 0, shown)
         stack.callback(run, "fusermount3", "-u", "-z", image)
@@ -276,6 +277,16 @@ def failing_disk(kind: str, folder: str) -> Iterator[FailingDisk]:
         finally:
             disk.mend()
             disk.unmount()
+
+
+def _listens(address: str) -> bool:
+    """Whether somebody answers there; the name alone is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
 
 
 def _wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:

@@ -24,6 +24,7 @@ import pytest
 
 import penstock
 from tests.cli.serving import Serving
+from tests.spark.pipeline import BROKEN
 
 if TYPE_CHECKING:
     import random
@@ -162,6 +163,8 @@ class Killing:
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
+            if self.driver is not None and self.driver.process.poll() == BROKEN:
+                self.drive_again()
             if time.monotonic() > end:
                 assert self.driver is not None
                 with open(self.driver.said) as file:

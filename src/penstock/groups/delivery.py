@@ -144,24 +144,22 @@ class Delivery(Message):
         try:
             self._lot.member.group.begin(self)
             return self
-        except PenstockError:
-            raise
-        except BaseException:
+        except BaseException as error:
             # Ctrl-C: the block does not run, so nothing keeps the lease any more.
-            if self._running is True:
-                self._running = False
+            self._stop_running(error)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         try:
             self._end(error)
-        except PenstockError:
-            raise
-        except BaseException:
+        except BaseException as interrupt:
             # As above: the block has ended.
-            if self._running is True:
-                self._running = False
+            self._stop_running(interrupt)
             raise
+
+    def _stop_running(self, error: BaseException) -> None:
+        if self._running is True and not isinstance(error, PenstockError):
+            self._running = False
 
     def _end(self, error: BaseException | None) -> None:
         group = self._lot.member.group

@@ -228,10 +228,8 @@ class Group:
                 self._stop_listening()
             self._journal.wake()
             self._waiters.wake_all()
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def leave_all(self, members: Sequence[Member]) -> None:
@@ -325,10 +323,8 @@ class Group:
                         self.give_back(delivery)
                     raise
             return found
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend(found)
+        except BaseException as error:
+            self._mend_after(error, found)
             raise
 
     def cold_read(self, member: Member) -> Callable[[], None] | None:
@@ -390,10 +386,8 @@ class Group:
                 self._journal.flush()
             if late:
                 raise self._expired(late)
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def nack(
@@ -425,10 +419,8 @@ class Group:
             self._waiters.wake_all()
             if late:
                 raise self._expired(late)
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def _fail(self, delivery: Delivery, reason: str, now: float, delay_s: float | None, *, reject: bool = False) -> None:
@@ -462,10 +454,8 @@ class Group:
                         self._withdraw_behind(lot.cursor, delivery.offset)
             self._journal.wake()
             self._waiters.wake_all()
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def begin(self, delivery: Delivery) -> None:
@@ -488,10 +478,8 @@ class Group:
             if running:
                 raise self._expired([delivery])
             return False
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def extend(self, delivery: Delivery, seconds: object = None) -> None:
@@ -513,10 +501,8 @@ class Group:
                 self.wake()  # whoever waits for the next lease to end waits too long now
             if not valid:
                 raise self._expired([delivery])
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def _expired(self, late: Sequence[Delivery]) -> LeaseExpired:
@@ -635,10 +621,8 @@ class Group:
                     self._settling.hold(reservation.places)
             if self._moves.planned:
                 self._move()
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
         if late:
             raise self._expired(late)
@@ -657,10 +641,8 @@ class Group:
             with self.lock:
                 self._settling.release(places)
             self._waiters.wake_all()
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def finish_unleased(self, partition: int, offsets: Sequence[int]) -> list[bytes]:
@@ -699,10 +681,8 @@ class Group:
                 self._book.hand_over_if_idle(cursor)
             self._journal.wake()
             self._waiters.wake_all()
-        except PenstockError:
-            raise
-        except BaseException:
-            self._mend()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def seek_operations(self, targets: dict[int, int]) -> bytes:
@@ -716,6 +696,11 @@ class Group:
             )
 
     # -- interrupts -------------------------------------------------------------------------------------------------
+
+    def _mend_after(self, error: BaseException, unhanded: Sequence[Delivery] = ()) -> None:
+        """Mend the group unless *error* is one of ours: those are raised where everything is in its place."""
+        if not isinstance(error, PenstockError):
+            self._mend(unhanded)
 
     def _mend(self, unhanded: Sequence[Delivery] = ()) -> None:
         """An exception came that may come at any instruction, as Ctrl-C does: no message may be with nobody, nor a count be wrong."""

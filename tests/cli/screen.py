@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
+_FRAME = re.compile(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", re.DOTALL)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -60,7 +61,7 @@ class Screen:
 
     def frames(self) -> list[list[str]]:
         """All that were drawn whole, as text."""
-        parts = self.seen.decode(errors="replace").split("\x1b[H\x1b[0m")[1:]
+        parts = _FRAME.findall(self.seen.decode(errors="replace"))
         return [[line.rstrip() for line in _CONTROL.sub("", part).split("\r\n")] for part in parts]
 
     def wait_for(self, what: Callable[[list[str]], Any]) -> list[str]:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J"
 """The other screen, no cursor, no new line where a line is too long."""
-_LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
+_BEGIN_FRAME, _END_FRAME = "\x1b[?2026h", "\x1b[?2026l"
+"""A terminal that knows them shows what is between them at once; the others pass over them."""
+_LEAVE = b"\x1b[?2026l\x1b[?7h\x1b[?25h\x1b[?1049l"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -104,9 +106,10 @@ class Terminal:
                 console.print(line, soft_wrap=True)
         # Each line is wiped before it is written: behind a full line the cursor is still on its last cell.
         drawn = captured.get().split("\n")[:-1]
-        data = "\x1b[H" + "\r\n".join(f"\x1b[0m\x1b[2K{line}" for line in drawn)
+        data = _BEGIN_FRAME + "\x1b[H" + "\r\n".join(f"\x1b[0m\x1b[2K{line}" for line in drawn)
         if len(drawn) < height:
             data += "\r\n\x1b[J"
+        data += _END_FRAME
         output.write(data.encode("ascii" if all(line.isascii() for line in drawn) else "utf-8", "backslashreplace"))
         output.flush()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
 from penstock.format import columns as c
-from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
+from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, Batch, EncodedBatch, encode_batch, encode_single, encode_stamped
 from penstock.format.batch_header import (
     COMPATIBLE_APPEND_TIMES,
     COMPATIBLE_PREWRITTEN,
@@ -66,6 +66,17 @@ def test_encode_single_makes_the_bytes_of_encode_batch(value: bytes) -> None:
     """The quick way for one message may not differ by a single byte."""
     quick, plain = encode_single(value), encode_batch([value])
     assert quick.data == plain.data
+    assert (quick.header_bytes, quick.count, quick.offset_span) == (plain.header_bytes, plain.count, plain.offset_span)
+
+
+@given(st.binary(max_size=3000), st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6))
+def test_encode_stamped_makes_the_bytes_of_encode_single_when_it_is_stamped(value: bytes, numbers: list[int]) -> None:
+    """And says the same of itself."""
+    first, append, latest, uid, durable, epoch = numbers
+    quick, plain = encode_stamped(value, first, append, latest, uid, durable, epoch), encode_single(value)
+    plain.stamp(first, append, latest, uid, durable, epoch)
+    assert quick.data == plain.data
+    assert len(quick.data) <= len(value) + SINGLE_ADDED_BYTES_MAX
     assert (quick.header_bytes, quick.count, quick.offset_span) == (plain.header_bytes, plain.count, plain.offset_span)
 
 

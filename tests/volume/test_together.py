@@ -50,13 +50,29 @@ def test_all_of_it_is_one_frame_and_one_sync(volume: Volume) -> None:
     assert applied == [b"0", b"1", b"2"]
 
 
+def test_values_are_the_same_as_batches_of_one_value(volume: Volume) -> None:
+    """Byte for byte but for their places, of any length, and also where a segment has no room for them."""
+    volume.create_topic("short", 2, TopicSettings(segment_bytes=64 * 1024))
+    logs = [volume.log("short", partition) for partition in range(2)]
+    found = []
+    for length in [*range(20), 4095, 4096, 30 * 1024, 30 * 1024, 30 * 1024, SETTINGS.reference_bytes - 100, 5]:
+        value = bytes(length)
+        found += [volume.commit_together(logs[:1], [value], []), volume.commit_together(logs[1:], [encode_single(value)], [])]
+    assert found == [[at // 2] for at in range(len(found))]
+    ours, theirs = ([bytes(batch.buffer[batch.header.header_bytes :]) for batch in log.read(0)] for log in logs)
+    assert ours == theirs
+    assert logs[0].segment_firsts == logs[1].segment_firsts
+    assert len(logs[0].segment_firsts) > 1
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["batches", "values"])
 @pytest.mark.parametrize("what", ["twice the same log", "a weak log", "a large batch"])
-def test_what_is_not_small_and_simple_is_committed_all_the_same(volume: Volume, what: str) -> None:
+def test_what_is_not_small_and_simple_is_committed_all_the_same(volume: Volume, what: str, bare: bool) -> None:
     """It goes the way of all other changes."""
     first = volume.log("t", 0)
     second = {"twice the same log": first, "a weak log": volume.log("weak"), "a large batch": volume.log("t", 1)}[what]
-    batch = encode_single(bytes(SETTINGS.reference_bytes) if what == "a large batch" else b"b")
-    found = volume.commit_together([first, second], [encode_single(b"a"), batch], [Other(9, b"done")])
+    both = [b"a", bytes(SETTINGS.reference_bytes) if what == "a large batch" else b"b"]
+    found = volume.commit_together([first, second], both if bare else list(map(encode_single, both)), [Other(9, b"done")])
     assert found == ([0, 1] if second is first else [0, 0])
     assert volume.commit_together([first], [encode_single(b"c")], []) == [first.committed_end - 1]
 
@@ -78,7 +94,8 @@ def test_a_batch_over_the_limit_is_refused_and_changes_nothing(volume: Volume) -
     assert volume.ends(logs) == [0, 0]
 
 
-def test_it_shares_a_cycle_with_others_in_the_same_logs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bare", [False, True], ids=["batches", "values"])
+def test_it_shares_a_cycle_with_others_in_the_same_logs(tmp_path: Path, bare: bool) -> None:
     """Batches of one log keep the order of their tickets, also where a large one makes them travel by reference."""
     files = GatedFileSystem()
     path = tmp_path / "store"
@@ -88,7 +105,8 @@ def test_it_shares_a_cycle_with_others_in_the_same_logs(tmp_path: Path) -> None:
         large = encode_single(bytes(SETTINGS.reference_bytes))
         tickets = [volume.submit(logs[0], encode_single(b"before")), volume.submit(logs[1], large)]
         syncs = volume._journal.syncs
-        assert volume.commit_together(logs, [encode_single(b"together") for _ in logs], []) == [1, 1, 0]
+        together = [b"together" for _ in logs]
+        assert volume.commit_together(logs, together if bare else list(map(encode_single, together)), []) == [1, 1, 0]
         assert [ticket.first_offset for ticket in tickets] == [0, 0]
         assert volume._journal.syncs == syncs + 1
         assert values(logs[0]) == [b"before", b"together"]

@@ -147,6 +147,12 @@ _SINGLE_CRC_AT = FIXED_BYTES + 4
 _SHAPES_MAX = 4096
 _COPY_BYTES_MAX = 4096
 """To copy a shorter value is cheaper than to go twice about it and the zeros behind it."""
+_STAMPED = struct.Struct("<32sQqqQQI8sI32s")
+"""All of such a header behind its CRC: what is known before, the stamp, what is known, the CRC of the value, what is known."""
+_pack_stamped = _STAMPED.pack
+_pack_u32 = _U32.pack
+SINGLE_ADDED_BYTES_MAX = _SINGLE_HEADER_BYTES + 8 + 7
+"""How much longer such a batch is than its value, at most."""
 _shapes: dict[int, tuple[bytes, int, bytes]] = {}
 """By the length of the value: all that comes before it, the CRC of the two offsets, the zeros behind it. Lengths repeat."""
 
@@ -220,6 +226,40 @@ def encode_single(value: bytes) -> EncodedBatch:
         crc = crc32c(zeros, crc)
     _put_u32(data, _SINGLE_CRC_AT, crc)
     return EncodedBatch(data, _SINGLE_HEADER_BYTES, 1, 1)
+
+
+_stamped_shapes: dict[int, tuple[bytes, bytes, bytes, bytes, int, bytes]] = {}
+"""By the length of the value: the three known parts of `_STAMPED`, the two offsets, their CRC, the zeros behind the value."""
+
+
+def _stamped_shape(length: int) -> tuple[bytes, bytes, bytes, bytes, int, bytes]:
+    head, crc, zeros = _shape(length)
+    shape = head[8:40], head[84:92], head[96:128], head[128:], crc, zeros
+    if len(_stamped_shapes) < _SHAPES_MAX:
+        _stamped_shapes[length] = shape
+    return shape
+
+
+def encode_stamped(
+    value: bytes, first_offset: int, append_time_us: int, max_time_us: int, segment_uid: int, durable_end: int, log_epoch: int
+) -> EncodedBatch:
+    """The same as `encode_single` and `stamp`, sooner; *value* is not too long for it."""
+    shape = _stamped_shapes.get(len(value)) or _stamped_shape(len(value))
+    before, between, behind, offsets, crc, zeros = shape
+    value += zeros
+    header = _pack_stamped(
+        before,
+        first_offset,
+        append_time_us,
+        max_time_us,
+        segment_uid,
+        durable_end,
+        log_epoch,
+        between,
+        crc32c(value, crc),
+        behind,
+    )
+    return EncodedBatch(_join_bytearray((MAGIC, _pack_u32(crc32c(header)), header, offsets, value)), _SINGLE_HEADER_BYTES, 1, 1)
 
 
 def encode_batch(

@@ -43,6 +43,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.files import is_full, is_out_of_descriptors
+from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, encode_stamped
 from penstock.format.batch_header import (
     COMPATIBLE_PREWRITTEN,
     FLAG_PRODUCER,
@@ -910,6 +911,15 @@ def all_have_room(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch])
     return True
 
 
+def values_have_room(logs: Sequence[PartitionLog], values: Sequence[bytes]) -> bool:
+    """The same for single values that are to be encoded; False says only that it is not sure."""
+    for log, value in zip(logs, values, strict=True):
+        tail, end = log._tail, log._tail_position + len(value) + SINGLE_ADDED_BYTES_MAX
+        if tail is None or end > tail.reserved_end or end > log._roll_position or log._rolls_by_count_or_age:
+            return False
+    return True
+
+
 def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog, OSError], None]) -> list[tuple[int, int]]:
     """`apply_planned` of each of *logs*; returns the word of each in the shared positions, and its `planned_end`."""
     ends = []
@@ -962,6 +972,30 @@ def plan_together(logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch],
         log._tail_position += length
         first_offsets.append(first)
         # As `batch_entry`.
+        parts += pack_entry(ENTRY_BATCH, 0, 0, 8 + length, log.log_id, 0), data
+    return first_offsets
+
+
+def plan_values(logs: Sequence[PartitionLog], values: Sequence[bytes], now_us: int, parts: list[Buffer]) -> list[int]:
+    """`plan_together` of values of which each is a batch of its own: encoded only now, when all that is stamped is known."""
+    first_offsets = []
+    for log, value in zip(logs, values, strict=True):
+        tail, first, epoch, max_time_us = log._tail, log._end, log.log_epoch, log.max_time_us
+        if now_us > max_time_us:
+            log.max_time_us = max_time_us = now_us
+        assert tail is not None
+        batch = encode_stamped(value, first, now_us, max_time_us, tail.uid, log.durable_end, epoch)
+        if log._alone is None and not log._groups:
+            log._alone = tail, batch, first, now_us, max_time_us
+        else:
+            log._add_planned(tail, batch, first, now_us, max_time_us)
+        if epoch > log._epoch_noted:
+            log._note_state(batch, first, now_us, epoch)
+        log._end = first + 1
+        data = batch.data
+        length = len(data)
+        log._tail_position += length
+        first_offsets.append(first)
         parts += pack_entry(ENTRY_BATCH, 0, 0, 8 + length, log.log_id, 0), data
     return first_offsets
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from penstock.arguments import shown
 from penstock.errors import BadArgument, UsageError
@@ -43,7 +43,10 @@ class Transaction:
         # What is to be published: each batch with its topic and log.
         self._topics: list[Topic] = []
         self._logs: list[PartitionLog] = []
-        self._batches: list[EncodedBatch] = []
+        self._batches: list[EncodedBatch | bytes] = []
+        """Values that are batches of their own are encoded by the commit, which knows then what to stamp."""
+        self._bare = True
+        """Whether all of them are such values."""
         self._late: list[tuple[int, str, Callable[[Topic], list[tuple[int, EncodedBatch]]]]] = []
         """Of topics that are not there yet: which of the batches come before, the topic's name, and what encodes for it."""
         self._acks: dict[Group, dict[Delivery, None]] = {}
@@ -80,7 +83,7 @@ class Transaction:
             # meanwhile is noticed by the commit too.
             topics.append(known)
             self._logs.append(known.logs[partition])
-            self._batches.append(encode_single(value))
+            self._batches.append(value)
             return
         self._check()
         chosen = options(ttl, delay, priority, compression)
@@ -90,9 +93,7 @@ class Transaction:
         batch, key_data = known.encode(value, key, headers, timestamp, None, chosen)
         if type(partition) is not int or not 0 <= partition < known.partitions:
             partition = known.partition_for(key_data, partition)
-        topics.append(known)
-        self._logs.append(known.logs[partition])
-        self._batches.append(batch)
+        self._put(known, [(partition, batch)])
 
     def publish_many(
         self,
@@ -132,6 +133,7 @@ class Transaction:
             self._put(found, encode(found))
 
     def _put(self, topic: Topic, batches: list[tuple[int, EncodedBatch]]) -> None:
+        self._bare = False
         for number, batch in batches:
             self._topics.append(topic)
             self._logs.append(topic.logs[number])
@@ -190,10 +192,16 @@ class Transaction:
 
             if operations:
                 others.append(Other(GROUPS_OWNER, b"".join(operations), finish))
-            if others or self._batches:
-                self.first_offsets = self._volume.commit_together(self._logs, self._batches, others)
-                for topic, batch in zip(self._topics, self._batches, strict=True):
-                    topic.published += batch.count
+            batches = self._batches
+            if self._bare and batches:
+                self.first_offsets = self._volume.commit_together(self._logs, cast("list[bytes]", batches), others)
+                for topic in self._topics:
+                    topic.published += 1
+            elif others or batches:
+                encoded = [encode_single(batch) if isinstance(batch, bytes) else batch for batch in batches]
+                self.first_offsets = self._volume.commit_together(self._logs, encoded, others)
+                for topic, each in zip(self._topics, encoded, strict=True):
+                    topic.published += each.count
         except BaseException:
             try:
                 _release(reserved)
@@ -226,7 +234,7 @@ class Transaction:
             found = [
                 Receipt(topic.name, log.identity.partition, first + at)
                 for topic, log, batch, first in places
-                for at in range(batch.count)
+                for at in range(1 if isinstance(batch, bytes) else batch.count)
             ]
             if not self.first_offsets:
                 return found

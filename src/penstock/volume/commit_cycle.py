@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BatchTooLarge, StorageFull, TopicNotFound, Unavailable
 from penstock.files import is_full, is_out_of_descriptors
+from penstock.format.batch import encode_single
 from penstock.format.frame import batch_entry, log_start_entry, other_entry, reference_entry
-from penstock.log.partition_log import all_have_room, apply_planned, commit_planned, out_of_descriptors, plan_together
+from penstock.log.partition_log import (
+    all_have_room,
+    apply_planned,
+    commit_planned,
+    out_of_descriptors,
+    plan_together,
+    plan_values,
+    values_have_room,
+)
 from penstock.volume.tickets import (
     ENTRY_OVERHEAD_BYTES,
     Adopt,
@@ -178,7 +187,15 @@ class CommitCycle:
 
     @staticmethod
     def _prepare_together(prepared: CycleWork, ticket: TogetherTicket, ahead: dict[PartitionLog, None], now_us: int) -> None:
-        logs, batches, others = ticket.logs, ticket.batches, ticket.others
+        logs, batches, values = ticket.logs, ticket.batches, ticket.values
+        parts = prepared.parts
+        if values:
+            if not ahead and values_have_room(logs, values):
+                ticket.first_offsets = plan_values(logs, values, now_us, parts)
+                prepared.entries += len(logs)
+                CommitCycle._note_together(prepared, ticket)
+                return
+            batches = [encode_single(value) for value in values]
         try:
             # As in `_prepare_changes`.
             if not all_have_room(logs, batches):
@@ -191,7 +208,6 @@ class CommitCycle:
         except (Unavailable, TopicNotFound) as error:
             ticket.finish(error)
             return
-        parts = prepared.parts
         if not ahead:
             ticket.first_offsets = plan_together(logs, batches, now_us, parts)
             prepared.entries += len(logs)
@@ -202,10 +218,16 @@ class CommitCycle:
                 if not in_ahead:
                     parts += batch_entry(log.log_id, batch.data)
                     prepared.entries += 1
-        prepared.logs.update(dict.fromkeys(logs))
+        CommitCycle._note_together(prepared, ticket)
+
+    @staticmethod
+    def _note_together(prepared: CycleWork, ticket: TogetherTicket) -> None:
+        """Its batches are planned."""
+        prepared.logs.update(dict.fromkeys(ticket.logs))
+        others = ticket.others
         if others:
             prepared.others += others
-            parts += [other_entry(owner, body) for owner, body, _ in others]
+            prepared.parts += [other_entry(owner, body) for owner, body, _ in others]
             prepared.entries += len(others)
         prepared.tickets.append(ticket)
 

@@ -153,21 +153,25 @@ class TogetherTicket(Ticket):
     """
     Small batches, none for the same log as another, and entries of layers above: together or not at all.
 
+    The batches are either all encoded, or all of them still single values (and *batches* is empty then): see `plan_values`.
+
     What most transactions are: a `ChangesTicket` of which nothing need be asked. After the commit `first_offsets` has one for each batch.
     """
 
-    __slots__ = ("batches", "first_offsets", "logs", "others")
+    __slots__ = ("batches", "first_offsets", "logs", "others", "values")
 
     def __init__(
         self,
         leader: Leader,
         logs: Sequence[PartitionLog],
         batches: Sequence[EncodedBatch],
+        values: Sequence[bytes],
         others: Sequence[Other],
         frame_bytes: int,
     ) -> None:
         super().__init__(leader, frame_bytes)
         self.logs = logs
         self.batches = batches
+        self.values = values
         self.others = others
         self.first_offsets: list[int] = []

@@ -39,6 +39,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.files import LockHeld, RealFileSystem, is_full, is_out_of_descriptors
+from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, encode_single
 from penstock.format.checkpoint import Checkpoint
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
@@ -695,31 +696,37 @@ class Volume:
         return ticket
 
     def commit_together(
-        self, logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch], others: Sequence[Other]
+        self, logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch] | Sequence[bytes], others: Sequence[Other]
     ) -> list[int]:
-        """`commit_changes` of one batch for each of *logs*, and of *others*; returns where each batch begins."""
-        settings, size = self.settings, 0
-        least = settings.reference_bytes
-        for log, batch in zip(logs, batches, strict=True):
-            length = len(batch.data)
-            if length >= least or length > log.batch_bytes_max or not log.always:
-                break
-            size += length
+        """
+        `commit_changes` of one batch for each of *logs*, and of *others*; returns where each batch begins.
+
+        The batches may all be values instead, none too long for its log: each becomes a batch, by a quicker way where there is one.
+        """
+        if batches and type(batches[0]) is bytes:
+            values = cast("Sequence[bytes]", batches)
+            encoded: Sequence[EncodedBatch] = ()
+            size, longest = sum(map(len, values)) + SINGLE_ADDED_BYTES_MAX * len(values), max(map(len, values))
+            small = longest < self.settings.reference_bytes - SINGLE_ADDED_BYTES_MAX
         else:
-            for _, body, _ in others:
-                size += len(body)
-            size += ENTRY_OVERHEAD_BYTES * (len(logs) + len(others))
-            if size <= settings.frame_bytes and len(set(logs)) == len(logs):
+            values, encoded = (), cast("Sequence[EncodedBatch]", batches)
+            lengths = [len(batch.data) for batch in encoded]
+            size, longest = sum(lengths), max(lengths, default=0)
+            small = longest < self.settings.reference_bytes
+        for _, body, _ in others:
+            size += len(body)
+        size += ENTRY_OVERHEAD_BYTES * (len(logs) + len(others))
+        if small and size <= self.settings.frame_bytes and len(set(logs)) == len(logs) and _take_at_once(logs, longest):
+            if logs:
                 space = self._space
-                if logs:
-                    space.left -= size
-                    if space.left < 0:
-                        self._check_usable()
-                        space.ask(size)
-                ticket = TogetherTicket(self._committer, logs, batches, others, size)
-                self._committer.commit(ticket)
-                return ticket.first_offsets
-        return self.commit_changes([*map(Append, logs, batches), *others]).first_offsets
+                space.left -= size
+                if space.left < 0:
+                    self._check_usable()
+                    space.ask(size)
+            ticket = TogetherTicket(self._committer, logs, encoded, values, others, size)
+            self._committer.commit(ticket)
+            return ticket.first_offsets
+        return self.commit_changes([*map(Append, logs, encoded or map(encode_single, values)), *others]).first_offsets
 
     def commit_pending(self) -> ChangesTicket:
         """Ask for a cycle that takes along what the layers above have pending; the ticket changes nothing itself."""
@@ -985,3 +992,11 @@ class Volume:
         """Let others run; for long work in the background. Raises `Closed` when the store is being closed."""
         if self._stop.wait(0.0005):
             raise Closed(self.path)
+
+
+def _take_at_once(logs: Sequence[PartitionLog], batch_bytes: int) -> bool:
+    """Whether batches of up to this length may go to all of *logs* with one frame, and with nothing written before it."""
+    for log in logs:  # noqa: SIM110 - not a generator, which takes twice as long
+        if not log.always or batch_bytes > log.batch_bytes_max:
+            return False
+    return True

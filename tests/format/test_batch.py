@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadBytes, BadColumn, BatchTooLarge, MessageTooLarge
 from penstock.format import columns as c
-from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, Batch, EncodedBatch, encode_batch, encode_single, encode_stamped
+from penstock.format.batch import (
+    SINGLE_ADDED_BYTES_MAX,
+    Batch,
+    EncodedBatch,
+    encode_batch,
+    encode_single,
+    encode_stamped,
+    of_stamped,
+)
 from penstock.format.batch_header import (
     COMPATIBLE_APPEND_TIMES,
     COMPATIBLE_PREWRITTEN,
@@ -73,7 +81,7 @@ def test_encode_single_makes_the_bytes_of_encode_batch(value: bytes) -> None:
 def test_encode_stamped_makes_the_bytes_of_encode_single_when_it_is_stamped(value: bytes, numbers: list[int]) -> None:
     """And says the same of itself."""
     first, append, latest, uid, durable, epoch = numbers
-    quick, plain = encode_stamped(value, first, append, latest, uid, durable, epoch), encode_single(value)
+    quick, plain = of_stamped(encode_stamped(value, first, append, latest, uid, durable, epoch)), encode_single(value)
     plain.stamp(first, append, latest, uid, durable, epoch)
     assert quick.data == plain.data
     assert len(quick.data) <= len(value) + SINGLE_ADDED_BYTES_MAX

@@ -242,8 +242,8 @@ def _stamped_shape(length: int) -> tuple[bytes, bytes, bytes, bytes, int, bytes]
 
 def encode_stamped(
     value: bytes, first_offset: int, append_time_us: int, max_time_us: int, segment_uid: int, durable_end: int, log_epoch: int
-) -> EncodedBatch:
-    """The same as `encode_single` and `stamp`, sooner; *value* is not too long for it."""
+) -> bytearray:
+    """The bytes that `encode_single` and `stamp` make, sooner; *value* is not too long for it. `of_stamped` makes a batch of them."""
     shape = _stamped_shapes.get(len(value)) or _stamped_shape(len(value))
     before, between, behind, offsets, crc, zeros = shape
     value += zeros
@@ -259,7 +259,12 @@ def encode_stamped(
         crc32c(value, crc),
         behind,
     )
-    return EncodedBatch(_join_bytearray((MAGIC, _pack_u32(crc32c(header)), header, offsets, value)), _SINGLE_HEADER_BYTES, 1, 1)
+    return _join_bytearray((MAGIC, _pack_u32(crc32c(header)), header, offsets, value))
+
+
+def of_stamped(data: bytearray) -> EncodedBatch:
+    """The batch whose bytes `encode_stamped` made."""
+    return EncodedBatch(data, _SINGLE_HEADER_BYTES, 1, 1)
 
 
 def encode_batch(

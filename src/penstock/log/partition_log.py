@@ -43,7 +43,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.files import is_full, is_out_of_descriptors
-from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, encode_stamped
+from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, encode_stamped, of_stamped
 from penstock.format.batch_header import (
     COMPATIBLE_PREWRITTEN,
     FLAG_PRODUCER,
@@ -130,7 +130,7 @@ class PartitionLog:
         self._end = 0  # the next offset to assign
         self._tail: Segment | None = None  # the segment that the next planned batch goes to
         self._tail_position = 0
-        self._alone: tuple[Segment, EncodedBatch, int, int, int] | None = None
+        self._alone: tuple[Segment, EncodedBatch | bytearray, int, int, int] | None = None
         """
         The one batch that was planned, with its segment, offset, time of appending and running maximum of times. If another one comes
         in the same cycle it joins that one in `_groups`: most often none does, and a group costs as much as planning and writing.
@@ -368,7 +368,8 @@ class PartitionLog:
         alone = self._alone
         if alone is not None:
             self._alone = None
-            segment, batch, first, append_time_us, max_time_us = alone
+            segment, planned, first, append_time_us, max_time_us = alone
+            batch = of_stamped(planned) if isinstance(planned, bytearray) else planned
             self._groups = [PlannedGroup(segment, [batch], [(first, append_time_us, max_time_us)])]
         return self._groups
 
@@ -377,10 +378,13 @@ class PartitionLog:
         alone = self._alone
         if alone is not None:
             # As it mostly is where a commit goes to many logs.
-            segment, batch, first, append_time_us, max_time_us = alone
+            segment, planned, first, append_time_us, max_time_us = alone
             if segment is not self._active:
                 self._activate(segment)
-            segment.write_one(batch, first, append_time_us, max_time_us)
+            if isinstance(planned, bytearray):
+                segment.write_value(planned, first, append_time_us, max_time_us)
+            else:
+                segment.write_one(planned, first, append_time_us, max_time_us)
             self._alone = None
             return
         groups = self._groups
@@ -927,8 +931,11 @@ def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog
         alone = log._alone
         try:
             if alone is not None and alone[0] is log._active:
-                segment, batch, first_offset, append_time_us, max_time_us = alone
-                segment.write_one(batch, first_offset, append_time_us, max_time_us)
+                segment, planned, first_offset, append_time_us, max_time_us = alone
+                if isinstance(planned, bytearray):
+                    segment.write_value(planned, first_offset, append_time_us, max_time_us)
+                else:
+                    segment.write_one(planned, first_offset, append_time_us, max_time_us)
                 log._alone = None
             else:
                 log.apply_planned()
@@ -984,15 +991,14 @@ def plan_values(logs: Sequence[PartitionLog], values: Sequence[bytes], now_us: i
         if now_us > max_time_us:
             log.max_time_us = max_time_us = now_us
         assert tail is not None
-        batch = encode_stamped(value, first, now_us, max_time_us, tail.uid, log.durable_end, epoch)
+        data = encode_stamped(value, first, now_us, max_time_us, tail.uid, log.durable_end, epoch)
         if log._alone is None and not log._groups:
-            log._alone = tail, batch, first, now_us, max_time_us
+            log._alone = tail, data, first, now_us, max_time_us
         else:
-            log._add_planned(tail, batch, first, now_us, max_time_us)
+            log._add_planned(tail, of_stamped(data), first, now_us, max_time_us)
         if epoch > log._epoch_noted:
-            log._note_state(batch, first, now_us, epoch)
+            log._note_state(of_stamped(data), first, now_us, epoch)
         log._end = first + 1
-        data = batch.data
         length = len(data)
         log._tail_position += length
         first_offsets.append(first)

@@ -228,6 +228,30 @@ class Segment:
         # Last, as in `_wrote`.
         self.position = position + length
 
+    def write_value(self, data: bytearray, first_offset: int, append_time_us: int, max_time_us: int) -> None:
+        """Like `write_one`, for the bytes of a batch with one value."""
+        file, position = self.file, self.position
+        assert file is not None
+        length = len(data)
+        try:
+            if file.pwrite(data, position) != length:
+                write_fully(file, data, position)
+        except OSError:
+            self._roll_back()
+            raise
+        if not self.batches:
+            self.min_time_us = append_time_us
+        index = self.index
+        if position >= index.next_position:
+            index.add(first_offset, self.max_time_us, position)
+        self._crc_pending += data[4:8]
+        self.batches += 1
+        self.messages += 1
+        self.max_time_us = max_time_us
+        self.end_offset = first_offset + 1
+        # Last, as in `_wrote`.
+        self.position = position + length
+
     def _wrote(self, position: int, end_offset: int, max_time_us: int, messages: int, batches: int) -> None:
         self.batches += batches
         self.messages = messages

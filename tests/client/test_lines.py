@@ -13,6 +13,7 @@ from penstock.store.transaction import Transaction
 from penstock.wire.calls import Call
 from penstock.wire.frame import ANSWER
 from tests.client.served import eventually, later
+from tests.one_log import replace_of
 
 if TYPE_CHECKING:
     from tests.client.served import RawClient, Served
@@ -85,7 +86,7 @@ def test_what_lies_only_on_the_disk_is_read_by_another_thread_first(served: Serv
         readers.append((offset, threading.current_thread().name))
         return read(offset, *arguments, **options)
 
-    monkeypatch.setattr(log, "read", noted)
+    replace_of(monkeypatch, log, "read", noted)
     client: Any = served.client()
     consumer = client.subscribe("orders", "workers")
     values = [consumer.get(timeout=5).value[:1] for _ in range(100)]

@@ -11,6 +11,7 @@ from penstock.errors import OffsetOutOfRange
 from penstock.groups import leasing
 from penstock.groups.delays import Delays
 from tests.groups.sim import Sim, numbered, offsets, one, take
+from tests.one_log import replace_of
 
 MANY: dict[str, Any] = {"segment_bytes": 700, "coalesce_below_bytes": 300, "coalesce_to_bytes": 900, "index_interval_bytes": 64}
 """Settings that make a segment of a few messages."""
@@ -107,16 +108,17 @@ def test_firing_reads_what_is_due_and_nothing_else(sim: Sim, monkeypatch: pytest
     read: list[int] = []
     looked: list[int] = []
     log, pop = cursor.log, Delays.pop
+    read_log = log.read
 
     def counted_read(offset: int, *arguments: Any, **options: Any) -> Any:
         read.append(offset)
-        return type(log).read(log, offset, *arguments, **options)
+        return read_log(offset, *arguments, **options)
 
     def counted_pop(self: Delays, now_us: int) -> tuple[int, int] | None:
         looked.append(now_us)
         return pop(self, now_us)
 
-    monkeypatch.setattr(log, "read", counted_read)
+    replace_of(monkeypatch, log, "read", counted_read)
     monkeypatch.setattr(Delays, "pop", counted_pop)
     for _ in range(50):
         assert consumer.get(timeout=0) is None

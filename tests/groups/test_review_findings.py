@@ -23,6 +23,7 @@ from penstock.store.store import Store
 from penstock.volume.tickets import MoveLogStart
 from tests.aio.helpers import until, waiting
 from tests.groups.sim import Sim, numbered, offsets, one, take
+from tests.one_log import replace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,23 +98,23 @@ def test_a_named_producer_opened_again_after_eight_days_loses_no_message() -> No
     assert [message.value for message in sim.store.read("t")] == [b"first week", b"second week"]
 
 
-def test_a_named_producer_goes_on_after_the_disk_was_full_for_a_moment() -> None:
+def test_a_named_producer_goes_on_after_the_disk_was_full_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = Sim()
     sim.store.create_topic("t")
     producer = sim.store.producer("t", name="p", linger=0)
     producer.send(b"0")
     producer.flush()
     log = sim.store._volume.log("t")
-    make_room, has_room = log.make_room, log.has_room
 
     def full(*_: object) -> None:
         raise StorageFull("/s", None, None)
 
-    log.make_room, log.has_room = full, lambda _: False  # type: ignore[assignment, method-assign]
-    refused = producer.send(b"1")
-    producer.flush()
-    assert isinstance(refused.exception(0), StorageFull)
-    log.make_room, log.has_room = make_room, has_room  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        replace_of(patched, log, "make_room", full)
+        replace_of(patched, log, "has_room", lambda _: False)
+        refused = producer.send(b"1")
+        producer.flush()
+        assert isinstance(refused.exception(0), StorageFull)
     future = producer.send(b"2")
     producer.flush()
     assert not isinstance(future.exception(0), SequenceGap)

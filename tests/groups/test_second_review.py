@@ -14,6 +14,7 @@ from penstock.store.store import Store
 from penstock.topics.message import Message
 from penstock.volume.tickets import MoveLogStart
 from tests.groups.sim import Sim, numbered, offsets, one, take
+from tests.one_log import replace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,9 @@ def test_passing_over_many_scattered_messages_that_are_not_due_fits_into_any_fra
 
 
 @pytest.mark.parametrize("delay", [None, 3600], ids=["leased", "put aside"])
-def test_a_store_opens_after_retention_took_messages_while_they_were_leased(delay: float | None) -> None:
+def test_a_store_opens_after_retention_took_messages_while_they_were_leased(
+    delay: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The group skips to the end in the middle of a lease; what is noted of it must be possible."""
     sim = Sim()
     sim.store.create_topic("t", segment_messages=1, retain="always", retention_messages=1)
@@ -88,7 +91,7 @@ def test_a_store_opens_after_retention_took_messages_while_they_were_leased(dela
             sim.store._volume.commit_changes([MoveLogStart(log, 3)])
         return read(*arguments, **named)
 
-    log.read = read_after_retention  # type: ignore[method-assign]
+    replace_of(monkeypatch, log, "read", read_after_retention)
     assert consumer.get(timeout=0) is None
     assert len(reads) == 2
     consumer.flush()

@@ -17,6 +17,7 @@ from penstock.store.metrics import BOUNDS_S, Histogram
 from penstock.store.store import Store
 from penstock.testing import FakeClock
 from tests.conformance.backends import SETTINGS
+from tests.one_log import replace_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,7 +195,9 @@ def test_a_topic_that_is_deleted_is_forgotten_and_made_anew_is_measured_anew(tmp
             assert not store._meter.publish  # type: ignore[union-attr]
 
 
-def test_the_oldest_dead_letter_is_found_without_reading_those_that_are_gone(tmp_path: Path) -> None:
+def test_the_oldest_dead_letter_is_found_without_reading_those_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
     with Store.open(tmp_path / "s", settings=SETTINGS, clock=clock, background=False) as store:
         store.create_topic("t")
@@ -213,12 +216,11 @@ def test_the_oldest_dead_letter_is_found_without_reading_those_that_are_gone(tmp
             reads.append(offset)
             return plain(offset, *rest)
 
-        log.read = read
+        replace_of(monkeypatch, log, "read", read)
         assert [one.offset for one in box] == [25, 26, 27, 28, 29]
         assert min(reads) == 25
         found = store.metrics().topics["t"]
         assert (found.dead_letters, found.dead_letter_age_s) == (5, 5.0)
-        del log.read
 
 
 def test_quantiles_lie_in_the_bucket_that_has_them() -> None:

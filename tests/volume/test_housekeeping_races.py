@@ -26,6 +26,7 @@ from penstock.volume.housekeeping import Rules
 from penstock.volume.reader import VolumeReader
 from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
+from tests.one_log import replace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,8 +146,8 @@ def test_who_looks_at_segments_while_retention_removes_them_goes_on_behind_them(
         first_let_go()
         return size(first)
 
-    monkeypatch.setattr(log, "segment", segment)
-    monkeypatch.setattr(log, "segment_bytes", segment_bytes)
+    replace_of(monkeypatch, log, "segment", segment)
+    replace_of(monkeypatch, log, "segment_bytes", segment_bytes)
     housekeeping = place.volume.housekeeping
     if act == "retain":
         assert housekeeping.retain(log, Rules(before_time_us=1 << 60, bytes_max=1))[0] > 0
@@ -238,7 +239,7 @@ def test_who_reads_while_a_topic_is_deleted_is_told_that_and_not_of_damage(
             place.volume.delete_topic("t")
         return look(log, wanted)
 
-    monkeypatch.setattr(log, name, look_after_deletion)
+    replace_of(monkeypatch, log, name, look_after_deletion)
     with pytest.raises(TopicNotFound):
         log.read(5) if what == "read" else log.offset_of_time(5)
 

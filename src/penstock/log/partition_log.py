@@ -90,6 +90,16 @@ class PartitionLog:
     `identity`, `settings` and `directory` never change.
     """
 
+    # They are so many that without slots each log would have a table of their names of its own, where one is found more slowly.
+    __slots__ = (
+        "_active", "_alone", "_arrival", "_closed", "_counted", "_end", "_epoch_noted", "_files", "_firsts", "_groups",
+        "_list_lock", "_listeners", "_load_lock", "_loaded", "_names_lock", "_names_made", "_names_synced", "_replaced",
+        "_roll_position", "_rolls_by_count_or_age", "_sizes", "_tail", "_tail_position", "_ttl_us", "_unsynced", "_uses",
+        "_waiting", "always", "batch_bytes_max", "cached_index", "coalesced_end", "committed_end", "deleted", "directory",
+        "durable_end", "end_word", "files_lock", "floors", "identity", "interval", "lock", "log_epoch", "log_id", "log_start",
+        "max_time_us", "on_replaced", "open_logs", "settings", "slot", "stale_firsts", "state",
+    )  # fmt: skip
+
     def __init__(
         self, files: FileSystem, directory: str, identity: LogIdentity, settings: TopicSettings, log_epoch: int
     ) -> None:  # fmt: skip

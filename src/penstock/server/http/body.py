@@ -27,17 +27,18 @@ class BodyBudget:
     """How much all bodies that are being received, or worked on, may take together."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._left = bytes_max
+        self.left = bytes_max
+        """What may still be taken."""
 
     def take(self, size: int) -> None:
         """Raise `Unavailable` if there is no room for *size* more bytes."""
-        if size > self._left:
+        if size > self.left:
             raise Unavailable("the server receives as much as it may; nothing was stored, try again")
-        self._left -= size
+        self.left -= size
 
     def give_back(self, size: int) -> None:
         """They are not held any more."""
-        self._left += size
+        self.left += size
 
 
 class Body:

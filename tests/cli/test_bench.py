@@ -87,7 +87,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     while not any("store" in names for _, names, _ in os.walk(tmp_path)):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     assert os.listdir(tmp_path) == []
 

@@ -94,6 +94,12 @@ def row_of(browser: Browser, name: str) -> list[str]:
     return found
 
 
+def go_to(browser: Browser, view: str) -> None:
+    """Choose a view, and wait until it is not the one before any more."""
+    browser.click(f"nav a[href='#/{view}']")
+    browser.until(lambda: browser.run("return document.querySelector('nav a[aria-current=page]').hash") == f"#/{view}")
+
+
 def ids(browser: Browser) -> list[str]:
     """The dead letters that are listed."""
     return [row[1] for row in browser.rows()]
@@ -301,11 +307,7 @@ def test_it_fits_a_telephone_by_day_and_night_and_everything_has_a_name(browser:
         back = browser.run("return getComputedStyle(document.body).backgroundColor")
         assert (sum(int(part) for part in back.strip("rgb()").split(",")) < 200) is (scheme == "dark")
     for view in ("topics", "groups", "dead-letters", "messages", "server"):
-        browser.click(f"nav a[href='#/{view}']")
-        # Else it may be the view before.
-        browser.until(
-            lambda view=view: browser.run("return document.querySelector('nav a[aria-current=page]').hash") == f"#/{view}"
-        )
+        go_to(browser, view)
         browser.until(browser.rows)
         assert browser.run("return document.documentElement.scrollWidth") <= 360, view
         assert browser.run("return document.activeElement.tagName") == "H1", "who cannot see is where the new view begins"

@@ -38,11 +38,11 @@ def use(native, http, token):
         print(f"published over HTTP: partition {receipt['partition']}, offset {receipt['offset']}")
 
         group = f"{http}/v1/topics/orders/groups/billing"
-        (got,) = post(f"{group}/receive", token, {"max": 1, "wait": 5})["messages"]
+        (got,) = post(f"{group}/receive", token, {"max": 1, "wait": 30})["messages"]
         assert got["value"] == "two books"
         post(f"{group}/ack", token, {"receipts": [got["receipt"]], "wait": True})
 
-        with store.subscribe("orders", group="billing") as consumer, consumer.get(timeout=10) as message:
+        with store.subscribe("orders", group="billing") as consumer, consumer.get(timeout=30) as message:
             assert message.value == b"a pen"
             print(f"one group, two kinds of consumers: {got['value']}, then {message.value.decode()}")
 

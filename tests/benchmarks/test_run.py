@@ -53,6 +53,7 @@ def printed_rows(output):
     return [line.split()[0] for line in lines[heading + 1 : lines.index("", heading)]]
 
 
+@pytest.mark.timeout(900)
 def test_every_row_is_printed_and_no_file_is_left(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
+_END = b"\0the end\0"
 _FRAME = re.compile(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", re.DOTALL)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -83,6 +84,12 @@ class Screen:
             self._read()
         while self._read():
             pass
+        # The kernel may still have some of it: it comes in order, so this comes behind it.
+        os.write(self._theirs, _END)
+        while not self.seen.endswith(_END):
+            assert time.monotonic() < end, f"what it drew does not end: {self.seen[-2000:]!r}"
+            self._read()
+        self.seen = self.seen.removesuffix(_END)
         return self.process.returncode
 
     def _read(self) -> bool:

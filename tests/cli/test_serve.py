@@ -245,9 +245,10 @@ def test_signals_while_it_stops(tmp_path: Path) -> None:
         host, _, port = server.address("http").removeprefix("http://").rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as slow:
             slow.sendall(
-                b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+                b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+                b"Expect: 100-continue\r\n\r\n"
             )
-            time.sleep(0.2)  # that it has begun cannot be seen from here
+            assert slow.recv(1000).startswith(b"HTTP/1.1 100 "), "it has begun, and waits for the body"
             server.signal(signal.SIGTERM)
             assert server.process.stderr is not None
             assert any("penstock.server: stopping" in line for line in server.process.stderr)
@@ -291,10 +292,8 @@ def test_stopping_under_load_loses_nothing_and_exits_with_0(tmp_path: Path) -> N
         end = time.monotonic() + PATIENCE_S
         while len(acked) < 200 and time.monotonic() < end:
             time.sleep(0.01)
-        began = time.monotonic()
         code, logged = server.stop()
         assert code == 0, logged
-        assert time.monotonic() - began < 15
         for thread in threads:
             thread.join(PATIENCE_S)
     with penstock.open(tmp_path / "data") as store:

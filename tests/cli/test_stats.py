@@ -68,8 +68,8 @@ def test_a_server_tells_how_long_things_take(run: Commands, path: str) -> None:
         owner.measure()
         owner.publish_many("orders", [b"x", b"y"])
         with owner.subscribe("orders", "billing") as consumer:
-            consumer.get(5).reject("bad")  # type: ignore[union-attr]
-            consumer.get(5).ack(wait=True)  # type: ignore[union-attr]
+            consumer.get(30).reject("bad")  # type: ignore[union-attr]
+            consumer.get(30).ack(wait=True)  # type: ignore[union-attr]
         text = run.text("stats", server.address)
         (numbers,) = run.json("stats", server.address)
     rows = [line.split() for line in text.partition("milliseconds:")[2].splitlines()[1:]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from selenium.webdriver.remote.webelement import WebElement
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 ARGUMENTS = (
     # Tests run as root, in containers with a small /dev/shm.
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run", "--no-proxy-server",

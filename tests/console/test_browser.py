@@ -94,6 +94,12 @@ def row_of(browser: Browser, name: str) -> list[str]:
     return found
 
 
+def go_to(browser: Browser, view: str) -> None:
+    """Choose a view, and wait until it is not the one before any more."""
+    browser.click(f"nav a[href='#/{view}']")
+    browser.until(lambda: browser.run("return document.querySelector('nav a[aria-current=page]').hash") == f"#/{view}")
+
+
 def ids(browser: Browser) -> list[str]:
     """The dead letters that are listed."""
     return [row[1] for row in browser.rows()]
@@ -166,6 +172,25 @@ def test_a_page_that_nobody_sees_asks_for_nothing(browser: Browser, url: str) ->
     browser.driver.execute_async_script("setTimeout(arguments[0], 2600)")
     assert browser.run("return window.asked") == count
     assert browser.run(see, False) == count + 1, "at once"
+
+
+def test_an_answer_that_comes_when_the_token_is_forgotten_is_not_shown(browser: Browser, url: str) -> None:
+    enter(browser, url, "topics")
+    row_of(browser, "payments")
+    browser.run(
+        """const plain = fetch;
+        window.fetch = async (...all) => {
+          const answer = await plain(...all);
+          await new Promise((go) => { window.release = () => { window.fetch = plain; go(); }; });
+          return answer;
+        };"""
+    )
+    browser.until(lambda: browser.run("return window.release !== undefined"))
+    browser.click("#forget-token")
+    assert browser.rows() == []
+    browser.run("window.release()")
+    browser.find("#token-dialog")  # behind that answer it asks anew
+    assert browser.rows() == []
 
 
 def test_a_hostile_dead_letter_is_text_and_is_replayed_after_a_question(
@@ -282,7 +307,7 @@ def test_it_fits_a_telephone_by_day_and_night_and_everything_has_a_name(browser:
         back = browser.run("return getComputedStyle(document.body).backgroundColor")
         assert (sum(int(part) for part in back.strip("rgb()").split(",")) < 200) is (scheme == "dark")
     for view in ("topics", "groups", "dead-letters", "messages", "server"):
-        browser.click(f"nav a[href='#/{view}']")
+        go_to(browser, view)
         browser.until(browser.rows)
         assert browser.run("return document.documentElement.scrollWidth") <= 360, view
         assert browser.run("return document.activeElement.tagName") == "H1", "who cannot see is where the new view begins"

@@ -101,7 +101,7 @@ def test_times_are_taken_while_the_store_is_measured(tmp_path: Path) -> None:
         store.publish_many("t", [b"2", b"3"])
         with store.subscribe("t", "g") as consumer:
             for _ in range(4):
-                with consumer.get(5):  # type: ignore[union-attr]
+                with consumer.get(30):  # type: ignore[union-attr]
                     pass
         found = store.metrics()
         assert found.fsync is not None
@@ -127,7 +127,7 @@ def test_a_client_of_a_server_has_the_same_snapshot(tmp_path: Path) -> None:
         store.measure()
         store.publish("t", b"0")
         with store.subscribe("t", "g") as consumer:
-            consumer.get(5).reject("bad")  # type: ignore[union-attr]
+            consumer.get(30).reject("bad")  # type: ignore[union-attr]
             consumer.flush()
         topic = store.metrics().topics["t"]
         assert topic.dead_letters == 1
@@ -149,10 +149,10 @@ def test_a_client_has_the_times_of_a_server_that_measures(tmp_path: Path) -> Non
         store.publish("t", b"0")
         store.publish_many("weak", [b"0"] * 10)
         with store.producer("t", linger=0, name="p") as producer:
-            producer.send(b"1").result(10)
+            producer.send(b"1").result(60)
         own.publish_many("many", [b"0", b"1", b"2"], keys=[b"a", b"b", b"c"])
         with store.subscribe("t", "g") as consumer:
-            consumer.get(5).ack(wait=True)  # type: ignore[union-attr]
+            consumer.get(30).ack(wait=True)  # type: ignore[union-attr]
         found, here = store.metrics(), own.metrics()
         assert found.topics.keys() == here.topics.keys()
         assert {name: one.publish.count for name, one in found.topics.items() if one.publish} == {"t": 2, "many": 1, "weak": 1}
@@ -185,7 +185,7 @@ def test_a_topic_that_is_deleted_is_forgotten_and_made_anew_is_measured_anew(tmp
         for _ in range(2):
             store.publish("t", b"0")
             with store.subscribe("t", "g") as consumer:
-                consumer.get(5).ack()  # type: ignore[union-attr]
+                consumer.get(30).ack()  # type: ignore[union-attr]
             topic = store.metrics().topics["t"]
             assert topic.publish is not None
             assert topic.groups["g"].deliver_to_ack is not None

@@ -13,6 +13,7 @@ import httpx
 from penstock import aio
 from penstock.server.auth import TokenAuth, hash_token
 from penstock.server.http import HttpListener, HttpSettings
+from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.clock import Clock
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 T = TypeVar("T")
 
 
@@ -28,13 +29,15 @@ class Running:
     """A listener that serves a memory store, unless a path is given."""
 
     def __init__(
-        self, *, path: str = "memory:", auth: TokenAuth | None = None, clock: Clock | None = None, **settings: Any
-    ) -> None:
+        self, *, path: str = "memory:", auth: TokenAuth | None = None, clock: Clock | None = None, store_clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        """*clock* is the listener's, *store_clock* that of leases."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.settings = HttpSettings(**{"listen": "127.0.0.1:0", **settings})
-        self.store: aio.AsyncStore = self.call(self._open(path))
+        self.store: aio.AsyncStore = self.call(self._open(path, store_clock))
         try:
             self.listener = HttpListener(self.store, self.settings, auth, clock=clock)
             self.call(self.listener.start())
@@ -45,8 +48,8 @@ class Running:
         self._clients: list[httpx.Client] = []
 
     @staticmethod
-    async def _open(path: str) -> aio.AsyncStore:
-        return await aio.open(path)
+    async def _open(path: str, clock: Clock | None) -> aio.AsyncStore:
+        return await aio.open(path) if clock is None else aio.AsyncStore(Store.open(path, clock=clock))
 
     def begin(self, main: Coroutine[Any, Any, T]) -> Any:
         """Run *main* in the server's loop; returns its future."""

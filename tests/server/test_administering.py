@@ -108,7 +108,7 @@ def test_an_offset_is_committed_and_never_goes_back(client: httpx.Client, topic:
 
 def dead(client: httpx.Client, shared: Running, topic: str, count: int) -> str:
     shared.store.sync.publish_many(topic, [b"%d" % number for number in range(count)])
-    found = client.post(f"/v1/topics/{topic}/groups/g/receive", json={"max": count, "wait": 5}).json()["messages"]
+    found = client.post(f"/v1/topics/{topic}/groups/g/receive", json={"max": count, "wait": 30}).json()["messages"]
     receipts = [message["receipt"] for message in found]
     assert client.post(f"/v1/topics/{topic}/groups/g/reject", json={"receipts": receipts}).status_code == 200
     path = f"/v1/topics/{topic}/dlq"
@@ -131,7 +131,7 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(client: httpx.Clie
         assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
     assert client.get(path).json()["count"] == 2
     assert client.post(f"{path}/replay-all").json() == {"count": 2}
-    again = client.post(f"/v1/topics/{topic}/groups/g/receive", json={"max": 10, "wait": 5}).json()["messages"]
+    again = client.post(f"/v1/topics/{topic}/groups/g/receive", json={"max": 10, "wait": 30}).json()["messages"]
     assert sorted(message["value"] for message in again) == ["0", "1", "3"]
 
 

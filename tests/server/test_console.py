@@ -12,7 +12,7 @@ import pytest
 from penstock.server.auth import TokenAuth
 from penstock.server.http.console.files import FILES, PAGE
 from penstock.testing import FakeClock
-from tests.server.running import Running, running, until, write_tokens
+from tests.server.running import PATIENCE, Running, running, until, write_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_file_that_the_browser_has_is_not_sent_again(client: httpx.Client) -> 
 
 def raw(server: Running, target: str) -> bytes:
     """The status line and the rest, for a path that no client of ours would send as it is."""
-    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         found = b""
         while some := connection.recv(65536):
@@ -164,7 +164,7 @@ def dead_letter(server: Running, topic: str, *values: bytes) -> None:
     store.publish_many(topic, values)
     with store.subscribe(topic, "g") as consumer:
         for number in range(len(values)):
-            message = consumer.get(10)
+            message = consumer.get(30)
             assert message is not None
             message.reject(f"reason {number}")
     until(lambda: len(store.dead_letters(topic)) == before + len(values))

@@ -6,7 +6,6 @@ All requests are such that they would succeed, or fail by what they name (NOT_FO
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from penstock.server.auth import TokenAuth
 from penstock.server.grpc.router import METHODS, PUBLIC
+from penstock.testing import FakeClock
 from penstock.wire import penstock_pb2 as pb
 from tests.grpc.helpers import code_of, refused, request_of, until
 from tests.grpc.running import PATIENCE, Running, Subscribed, running
@@ -250,12 +250,13 @@ def test_a_right_that_is_taken_away_ends_open_streams(tmp_path: Any) -> None:
 
 
 def test_a_token_that_expires_while_a_stream_is_open(tmp_path: Any) -> None:
-    soon = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=0.7)).isoformat()
-    auth = TokenAuth(write_tokens(tmp_path / "tokens", {"c": {"consume": ["t"], "expires": soon}}))
-    with running(auth=auth) as server:
+    clock = FakeClock(now_us=1_700_000_000_000_000)
+    tokens = write_tokens(tmp_path / "tokens", {"c": {"consume": ["t"], "expires": "2023-11-14T22:13:30Z"}})
+    with running(auth=TokenAuth(tokens, clock=clock)) as server:
         server.store.create_topic("t")
         stream = Subscribed(server.stub(), "t", credit=1, metadata=bearer("c"))
         stream.started()
+        clock.advance(10)
         with refused(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"):
             stream.next()
 

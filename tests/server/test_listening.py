@@ -19,7 +19,8 @@ from penstock.errors import BadSetting
 from penstock.server.address import Address
 from penstock.server.auth import TokenAuth
 from penstock.server.http import HttpListener, HttpSettings
-from tests.server.running import Running, running, until, write_tokens
+from tests.server.running import PATIENCE, Running, running, until, write_tokens
+from tests.server.test_hostile import answers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,11 +123,11 @@ def test_a_tls_handshake_that_does_not_end_is_cut_off(ours: Authority) -> None:
     certificate, key = ours.sign("server")
     with running(tls_certificate=certificate, tls_key=key, header_timeout_s=0.3) as server:
         with (
-            socket.create_connection(("127.0.0.1", server.port), timeout=10) as silent,
+            socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as silent,
             contextlib.suppress(ConnectionResetError),
         ):
             assert silent.recv(1) == b""
-        assert server.client(verify=trusting(ours)).get("/healthz").status_code == 200
+        until(lambda: answers(server, verify=trusting(ours)))
 
 
 # -- Unix sockets ---------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def test_over_a_unix_socket_that_only_its_owner_may_use(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with running(listen=f"unix:{path}") as server:
         assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://any") as client:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://any", timeout=PATIENCE) as client:
             assert client.get("/readyz").status_code == 200
         assert server.url == "http://localhost"
     assert not path.exists()

@@ -183,7 +183,7 @@ def test_the_lag_in_seconds_is_looked_up_once_however_often_it_is_asked(server: 
         for _ in range(3):
             assert samples(http)["penstock_group_oldest_unacked_age_seconds", (("group", "g"), ("topic", "t"))] > 0
         assert len(reads) == 1
-        consumer.get(5).ack()
+        consumer.get(30).ack()
         store.flush()
         samples(http)
         assert len(reads) == 2

@@ -176,7 +176,7 @@ def test_curl_walks_the_api(shared: Running) -> None:
 
     def curl(*arguments: str) -> str:
         done = subprocess.run(
-            ["curl", "-sS", "--fail-with-body", *arguments], capture_output=True, text=True, timeout=30, check=True
+            ["curl", "-sS", "--fail-with-body", *arguments], capture_output=True, text=True, timeout=60, check=True
         )
         return done.stdout
 
@@ -184,7 +184,7 @@ def test_curl_walks_the_api(shared: Running) -> None:
     curl("-X", "POST", base, "--json", '{"name": "walk"}')
     curl(f"{base}/walk/messages", "--json", '{"value": "hello"}')
     curl(f"{base}/walk/messages", "-H", "content-type: application/octet-stream", "--data-binary", "raw")
-    found = json.loads(curl(f"{base}/walk/groups/g/receive", "--json", '{"max": 10, "wait": 5}'))["messages"]
+    found = json.loads(curl(f"{base}/walk/groups/g/receive", "--json", '{"max": 10, "wait": 30}'))["messages"]
     assert [message["value"] for message in found] == ["hello", "raw"]
     receipts = json.dumps({"receipts": [message["receipt"] for message in found]})
     assert json.loads(curl(f"{base}/walk/groups/g/ack", "--json", receipts)) == {"done": 2}

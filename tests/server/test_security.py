@@ -6,7 +6,6 @@ All requests are such that they would succeed, or fail by what they name (404), 
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from penstock.server.auth import TokenAuth
 from penstock.server.http.app import HANDLERS
 from penstock.server.http.operations import OPERATIONS
+from penstock.testing import FakeClock
 from tests.server.running import Running, running, write_tokens
 
 if TYPE_CHECKING:
@@ -237,14 +237,13 @@ def test_every_answer_has_the_headers_that_bind_a_browser(asking: httpx.Client, 
 
 
 def test_a_token_that_expires_while_it_is_used(tmp_path: Any) -> None:
-    soon = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=0.5)).isoformat()
-    auth = TokenAuth(write_tokens(tmp_path / "tokens", {"a": {"admin": ["*"], "expires": soon}}))
-    with running(auth=auth) as server:
+    clock = FakeClock(now_us=1_700_000_000_000_000)
+    tokens = write_tokens(tmp_path / "tokens", {"a": {"admin": ["*"], "expires": "2023-11-14T22:13:30Z"}})
+    with running(auth=TokenAuth(tokens, clock=clock)) as server:
         client = server.client("a-token")
         assert client.get("/v1/topics").status_code == 200
-        from tests.server.running import until
-
-        until(lambda: client.get("/v1/topics").status_code == 401)
+        clock.advance(10)
+        assert client.get("/v1/topics").status_code == 401
 
 
 # -- pages of other sites -------------------------------------------------------------------------------------------

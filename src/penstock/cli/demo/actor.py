@@ -20,7 +20,7 @@ from penstock.errors import LeaseExpired, Unavailable
 if TYPE_CHECKING:
     from penstock.store.store import Store
 
-BEGIN_SECONDS = 30.0
+BEGIN_SECONDS = 60.0
 
 
 def _tell(*words: object) -> None:

@@ -21,6 +21,8 @@ MESSAGES = 1_500
 MESSAGE_BYTES = 32 * KIB
 BATCH = 50
 PREFETCH = 20
+LEASE_SECONDS = 300
+"""Longer than any machine takes for all of it: what the stopped consumer holds stays its own."""
 PENDING = 200
 """The most messages that a producer gathers before it says that it is full."""
 GROWTH_BYTES_MAX = 16 * MIB
@@ -55,7 +57,7 @@ class View:
 def perform(stage: Stage) -> Finding:
     """Stop one consumer with SIGSTOP while another works, and publish."""
     stage.start_server()
-    stuck = stage.actor("stopped", "frames", "archive", prefetch=PREFETCH)
+    stuck = stage.actor("stopped", "frames", "archive", prefetch=PREFETCH, lease=LEASE_SECONDS)
     quick = stage.actor("quick", "frames", "preview", prefetch=PREFETCH)
     stage.await_server()
     store = stage.store()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.demo.claims import Claim, Demonstration, Finding
 from penstock.cli.demo.screen import bar, line
-from penstock.cli.demo.stage import Hand
+from penstock.cli.demo.stage import PATIENCE_SECONDS, Hand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,51 +44,94 @@ def perform(stage: Stage) -> Finding:
 
     hand = Hand(store, "orders", "audit", audit)
     stage.wait("the consumers begin", lambda: all(actor.is_ready for actor in everyone))
-    with stage.screen.moving(lambda: draw(everyone, audited)):
-        store.publish_many("orders", [b"order %d" % number for number in range(MESSAGES)])
-        stage.wait("the first messages are handled", lambda: _handled(everyone) >= JOINS_AFTER)
-        everyone[-1].cue()
-        stage.wait("all messages are handled", lambda: _handled(everyone) >= MESSAGES and len(audited) >= MESSAGES)
+    end = time.monotonic() + PATIENCE_SECONDS
+    rounds: list[int] = []
+
+    def all_handled() -> bool:
+        return min(_handled(everyone), len(audited)) >= len(rounds) * MESSAGES
+
+    with stage.screen.moving(lambda: draw(everyone, audited, len(rounds) * MESSAGES)):
+        # A machine that is busy with other work may let one of the processes stand still while the others handle everything. That tells
+        # nothing of how they share: then there is more to handle.
+        while not rounds or (not _shares(_done(everyone)).are_fair and time.monotonic() < end):
+            rounds.append(len(rounds))
+            store.publish_many(
+                "orders", [b"order %d" % number for number in range(rounds[-1] * MESSAGES, len(rounds) * MESSAGES)]
+            )
+            if len(rounds) == 1:
+                stage.wait("the first messages are handled", lambda: _handled(everyone) >= JOINS_AFTER)
+                everyone[-1].cue()
+            stage.wait("all messages are handled", all_handled)
     hand.close()
-    return judge({actor.name: actor.done() for actor in everyone}, audited)
+    return judge(_done(everyone), audited, len(rounds) * MESSAGES)
+
+
+def _done(actors: Sequence[Actor]) -> dict[str, list[int]]:
+    return {actor.name: actor.done() for actor in actors}
 
 
 def _handled(actors: Sequence[Actor]) -> int:
     return sum(len(actor.done()) for actor in actors)
 
 
-def draw(actors: Sequence[Actor], audited: Sequence[int]) -> list[Text]:
+def draw(actors: Sequence[Actor], audited: Sequence[int], messages: int) -> list[Text]:
     """A bar for each consumer: the messages that it has handled."""
-    lines = [line((f"  group billing: {MESSAGES} messages, {len(actors)} consumers", "bold"))]
+    lines = [line((f"  group billing: {messages} messages, {len(actors)} consumers", "bold"))]
     for actor in actors:
         count = len(actor.done())
         style = "yellow" if "slow" in actor.name else "green" if "late" in actor.name else "cyan"
-        lines.append(bar(f"consumer {actor.name}", count, MESSAGES / 2, f"{count}", style))
+        lines.append(bar(f"consumer {actor.name}", count, messages / 2, f"{count}", style))
     return [
         *lines,
         line(("  group audit: the same messages, one consumer", "bold")),
-        bar("consumer", len(audited), MESSAGES, f"{len(audited)}"),
+        bar("consumer", len(audited), messages, f"{len(audited)}"),
     ]
 
 
-def judge(handled: Mapping[str, Sequence[int]], audited: Sequence[int]) -> Finding:
-    """What must hold of the messages that each consumer of the group, and the other group, have handled."""
+class _Shares(NamedTuple):
+    """How many messages each kind of consumer has handled."""
+
+    quick: list[int]
+    slow: int
+    late: int
+
+    @property
+    def quick_took_more(self) -> bool:
+        return min(self.quick) > 2 * self.slow > 0
+
+    @property
+    def are_fair(self) -> bool:
+        return self.quick_took_more and self.late > 0
+
+
+def _shares(handled: Mapping[str, Sequence[int]]) -> _Shares:
     counts = {name: len(messages) for name, messages in handled.items()}
-    times = Counter(message for messages in handled.values() for message in messages)
-    quick = [count for name, count in counts.items() if "quick" in name]
-    slow = next(count for name, count in counts.items() if "slow" in name)
-    late = next(count for name, count in counts.items() if "late" in name)
+    return _Shares(
+        [count for name, count in counts.items() if "quick" in name],
+        next(count for name, count in counts.items() if "slow" in name),
+        next(count for name, count in counts.items() if "late" in name),
+    )
+
+
+def judge(handled: Mapping[str, Sequence[int]], audited: Sequence[int], messages: int = MESSAGES) -> Finding:
+    """What must hold of the messages that each consumer of the group, and the other group, have handled."""
+    shares = _shares(handled)
+    times = Counter(message for some in handled.values() for message in some)
     return Finding(
         [
             Claim(
-                f"each of {MESSAGES} messages went to one consumer of the group",
-                len(times) == MESSAGES and set(times.values()) == {1},
+                f"each of {messages} messages went to one consumer of the group",
+                len(times) == messages and set(times.values()) == {1},
             ),
-            Claim("the slow consumer holds nobody up: the quick ones took over twice as many each", min(quick) > 2 * slow > 0),
-            Claim("the consumer that came late took its share", late > 0),
-            Claim("the other group got every message too, once", len(audited) == len(set(audited)) == MESSAGES),
+            Claim("the slow consumer holds nobody up: the quick ones took over twice as many each", shares.quick_took_more),
+            Claim("the consumer that came late took its share", shares.late > 0),
+            Claim("the other group got every message too, once", len(audited) == len(set(audited)) == messages),
         ],
-        {"messages": MESSAGES, "handled": counts, "handled_by_the_other_group": len(audited)},
+        {
+            "messages": messages,
+            "handled": {name: len(some) for name, some in handled.items()},
+            "handled_by_the_other_group": len(audited),
+        },
     )
 
 

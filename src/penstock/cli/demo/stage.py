@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.store.stats import GroupStats
     from penstock.store.store import Store
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """How long anything may take before the demonstration fails; on a quiet machine all of it takes a second or two."""
 _CHECK_SECONDS = 0.02
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import threading
@@ -399,12 +400,19 @@ def test_recovery_takes_time_in_proportion_to_the_leases() -> None:
             if number % 50 == 0:
                 consumer.flush()
         consumer.flush()
-        begin = time.process_time()
+        gc.disable()  # what other tests left would be gone through in the middle of it
+        begin = time.thread_time()
         sim.kill()
-        return time.process_time() - begin
+        used = time.thread_time() - begin
+        gc.enable()
+        return used
 
-    small, large = reopened_s(500), reopened_s(4_000)
-    assert large < small * 8 * 2.5, f"{small:.3f} s for 500, {large:.3f} s for 4,000"
+    seen: list[tuple[float, float]] = []
+    while len(seen) < 3:  # a machine that stands still makes one of them long, and what is wrong all of them
+        seen.append((reopened_s(500), reopened_s(4_000)))
+        if seen[-1][1] < seen[-1][0] * 8 * 2.5:
+            return
+    pytest.fail(f"seconds for 500 and for 4,000: {seen}")
 
 
 # -- time -----------------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Bench:
     def __init__(self, path: str, seed: int) -> None:
         self.store = Store.open(path, settings=SETTINGS)
         self.store.create_topic(
-            "jobs", partitions=PARTITIONS, segment_bytes=32 * KIB, coalesce_below_bytes=4 * KIB, retention_bytes=MIB
+            "jobs", partitions=PARTITIONS, segment_bytes=32 * KIB, coalesce_below_bytes=4 * KIB, retention_bytes=128 * KIB
         )
         for group in ("work", "follow"):
             self.store.subscribe("jobs", group).close()

@@ -336,7 +336,7 @@ def test_windows_that_cannot_be_written_wait_and_the_oldest_are_dropped(
         one(consumer)
         sim.clock.advance(WINDOW_S)
         assert write(sim) == 0
-    assert len(caplog.records) == 1
+    assert caplog.text.count("could not be recorded") == 1
     monkeypatch.undo()
     assert write(sim) == WINDOWS_MAX
     assert [record["delivered"] for record in records(sim)] == [1] * WINDOWS_MAX
@@ -463,6 +463,6 @@ def test_a_store_with_threads_writes_by_itself(tmp_path: Path, monkeypatch: pyte
 
         monkeypatch.setattr(DeliveryRecords, "_write", told)
         clock.advance(WINDOW_S)
-        assert written.wait(20)
+        assert written.wait(60)
         [message] = store.read("t.deliveries")
         assert json.loads(message.value or b"")["delivered"] == 1

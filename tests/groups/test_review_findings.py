@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import threading
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from penstock import Consumer
 
 DAY_S = 86_400.0
-SOON = 5.0
+SOON = 30.0
 """Seconds to wait for what a fault would keep from happening at all."""
 
 Asleep = Callable[[int], None]
@@ -44,7 +45,7 @@ def memory() -> Iterator[Store]:
     yield store
     closer = threading.Thread(target=store.close, daemon=True)
     closer.start()
-    closer.join(3)
+    closer.join(SOON)
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -156,7 +157,7 @@ def test_a_callback_may_publish(memory: Store) -> None:
         told.set()
 
     producer.send(b"0", on_done=tell)
-    assert told.wait(3), "the committing thread waits for itself, and nobody can publish any more"
+    assert told.wait(SOON), "the committing thread waits for itself, and nobody can publish any more"
 
 
 def test_a_callback_may_send_while_the_producer_is_full(memory: Store) -> None:
@@ -169,7 +170,7 @@ def test_a_callback_may_send_while_the_producer_is_full(memory: Store) -> None:
         sent.set()
 
     producer.send(b"0", on_done=again)
-    assert sent.wait(3), "the committing thread waits for itself"
+    assert sent.wait(SOON), "the committing thread waits for itself"
 
 
 # -- waking ---------------------------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ def test_two_groups_that_begin_to_listen_at_the_same_time_both_listen() -> None:
     if not others:
         sim.store.subscribe("t", "b")
     for thread in others:
-        thread.join(3)
+        thread.join(SOON)
     assert len(log._listeners) == 2
 
 
@@ -297,7 +298,7 @@ def test_a_waiting_ack_is_durable_though_another_threads_cycle_took_it() -> None
 
     def slow_sync() -> None:
         syncing.set()
-        go_on.wait(5)
+        go_on.wait(2 * SOON)
         sync()
 
     journal.sync = slow_sync  # type: ignore[method-assign]
@@ -309,15 +310,15 @@ def test_a_waiting_ack_is_durable_though_another_threads_cycle_took_it() -> None
             super().append(entry)
             if type(entry).__name__ == "_Mark" and not syncing.is_set():
                 in_thread(lambda: sim.store._volume.commit_changes(()))
-                assert syncing.wait(3)
+                assert syncing.wait(SOON)
 
     groups._noted = Noted(groups._noted)
     thread, _ = in_thread(lambda: message.ack(wait=True))
-    assert syncing.wait(3)
+    assert syncing.wait(SOON)
     thread.join(0.3)
     returned_too_early = not thread.is_alive()
     go_on.set()
-    thread.join(3)
+    thread.join(SOON)
     assert not returned_too_early
 
 
@@ -400,12 +401,19 @@ def test_recovery_takes_time_in_proportion_to_the_leases() -> None:
             if number % 50 == 0:
                 consumer.flush()
         consumer.flush()
-        begin = time.process_time()
+        gc.disable()  # what other tests left would be gone through in the middle of it
+        begin = time.thread_time()
         sim.kill()
-        return time.process_time() - begin
+        used = time.thread_time() - begin
+        gc.enable()
+        return used
 
-    small, large = reopened_s(500), reopened_s(4_000)
-    assert large < small * 8 * 2.5, f"{small:.3f} s for 500, {large:.3f} s for 4,000"
+    seen: list[tuple[float, float]] = []
+    while len(seen) < 3:  # a machine that stands still makes one of them long, and what is wrong all of them
+        seen.append((reopened_s(500), reopened_s(4_000)))
+        if seen[-1][1] < seen[-1][0] * 8 * 2.5:
+            return
+    pytest.fail(f"seconds for 500 and for 4,000: {seen}")
 
 
 # -- time -----------------------------------------------------------------------------------------------------------------
@@ -482,7 +490,7 @@ def test_a_queue_gives_out_more_than_eight_mebibytes_before_the_first_task_is_do
     with Queue("memory:") as queue:
         for _ in range(12):
             queue.put(bytes(1_000_000))
-        assert len([queue.get(timeout=0.5) for _ in range(12)]) == 12
+        assert len([queue.get(timeout=SOON) for _ in range(12)]) == 12
 
 
 # -- asyncio --------------------------------------------------------------------------------------------------------------
@@ -504,14 +512,14 @@ def test_a_cancelled_get_after_a_crash_counts_nothing() -> None:
 
     def slowly() -> None:
         entered.set()
-        go_on.wait(3)
+        go_on.wait(2 * SOON)
         flush()
 
     groups.flush = slowly  # type: ignore[method-assign]
 
     async def main() -> None:
         task = asyncio.create_task(consumer.get())
-        await asyncio.to_thread(entered.wait, 3)
+        assert await asyncio.to_thread(entered.wait, SOON)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -533,7 +541,7 @@ def test_a_cancelled_subscribe_leaves_no_member_behind(memory: Store) -> None:
 
     def slowly(*args: Any, **options: Any) -> Consumer:
         entered.set()
-        go_on.wait(3)
+        go_on.wait(2 * SOON)
         try:
             return subscribe(*args, **options)
         finally:
@@ -543,12 +551,12 @@ def test_a_cancelled_subscribe_leaves_no_member_behind(memory: Store) -> None:
 
     async def main() -> None:
         task = asyncio.ensure_future(AsyncStore(memory).subscribe("t", "g", ordered=True)._open())
-        await asyncio.to_thread(entered.wait, 3)
+        assert await asyncio.to_thread(entered.wait, SOON)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
         go_on.set()
-        await asyncio.to_thread(left.wait, 3)
+        assert await asyncio.to_thread(left.wait, SOON)
         assert await until(lambda: memory._group("t", "g").members == [])
 
     asyncio.run(main())
@@ -580,10 +588,10 @@ def test_a_worker_goes_on_after_taking_failed_once(memory: Store) -> None:
 
     group.take = full_once  # type: ignore[assignment, method-assign]
     runner, _ = in_thread(memory.run)
-    assert failed.wait(3)
+    assert failed.wait(SOON)
     ok = handled.wait(SOON) or not runner.is_alive()
     memory.stop()
-    runner.join(3)
+    runner.join(SOON)
     assert ok, "its thread is dead, and run() goes on as if nothing were"
 
 

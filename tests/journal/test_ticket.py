@@ -47,7 +47,7 @@ def test_every_waiting_thread_is_woken() -> None:
         thread.start()
     ticket.finish()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -84,7 +84,7 @@ def test_a_lead_that_meets_a_timeout_is_handed_on() -> None:
     while led < 300:
         led += ticket.lead()
     stop.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     # Each wait begins with one call of help; every further call, and every handing on, answers a lead.
     assert leader.helped - waits + leader.handed_on == led

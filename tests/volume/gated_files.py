@@ -22,7 +22,7 @@ class GatedFile:
         """Wait at the gate, then sync."""
         if self._file.path.endswith((".wal", ".new")):
             self._files.at_gate.set()
-            self._files.gate.wait(30)
+            self._files.gate.wait(120)
             self._files.journal_syncs += 1
         self._file.sync_data()
 

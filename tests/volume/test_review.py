@@ -32,6 +32,7 @@ SETTINGS = StoreSettings(
     journal_file_bytes=64 * 1024, frame_bytes=16 * 1024, reference_bytes=8 * 1024, free_bytes_floor=0, reserve_bytes=0
 )
 LARGE = b"x" * 9_000
+PATIENCE_S = 60.0
 
 
 def _open(files: SimulatedFileSystem) -> Volume:
@@ -70,7 +71,7 @@ def test_a_commit_that_races_close_is_refused_and_not_acknowledged_behind_the_la
             volume._committer._pending.append(late)
             thread = threading.Thread(target=wait)
             thread.start()
-            thread.join(10)
+            thread.join(PATIENCE_S)
         sync(segment)
 
     monkeypatch.setattr(Segment, "sync", sync_with_a_late_comer)
@@ -90,13 +91,13 @@ def test_a_large_batch_waits_for_the_name_of_its_segment_to_be_durable(monkeypat
     def slow_sync(path: str) -> None:
         if path.endswith("/a/0") and threading.current_thread().name == "checkpoint":
             inside.set()
-            gate.wait(10)
+            gate.wait(2 * PATIENCE_S)
         sync(path)
 
     monkeypatch.setattr(files, "sync_directory", slow_sync)
     checkpoint = threading.Thread(target=volume.checkpoint, name="checkpoint")
     checkpoint.start()
-    assert inside.wait(10)
+    assert inside.wait(PATIENCE_S)
     states: list[SimulatedFileSystem] = []
 
     def append() -> None:
@@ -108,8 +109,8 @@ def test_a_large_batch_waits_for_the_name_of_its_segment_to_be_durable(monkeypat
     appending.join(0.2)
     assert not states, "it was acknowledged while its segment could still lose its name"
     gate.set()
-    checkpoint.join(10)
-    appending.join(10)
+    checkpoint.join(PATIENCE_S)
+    appending.join(PATIENCE_S)
     assert _open(states[0]).log("a").committed_end == 2
 
 
@@ -168,7 +169,7 @@ def test_an_index_that_covers_a_cut_batch_is_gone_with_it(monkeypatch: pytest.Mo
 
     thread = threading.Thread(target=checkpoint, name="checkpoint")
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     monkeypatch.undo()
     assert failed
     assert results
@@ -216,7 +217,7 @@ def test_a_roll_beside_retention_keeps_its_segment() -> None:
         retaining.join(0.2)
         for number in range(8):
             volume.append(log, encode_single(b"y%d" % number))
-    retaining.join(10)
+    retaining.join(PATIENCE_S)
     at = log.log_start
     assert at > 0
     while at < log.committed_end:
@@ -237,8 +238,8 @@ def test_a_callback_that_fails_costs_nobody_else_an_answer(caplog: pytest.LogCap
             first = volume.submit(log, encode_single(b"1"))
             first.on_done(fail)
             second = volume.submit(log, encode_single(b"2"))
-        second.wait(10)
-        volume.submit(log, encode_single(b"3")).wait(10)
+        second.wait(PATIENCE_S)
+        volume.submit(log, encode_single(b"3")).wait(PATIENCE_S)
     assert "callback" in caplog.text
 
 

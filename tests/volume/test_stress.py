@@ -41,7 +41,7 @@ def _follow(log: PartitionLog, count: int, values: list[bytes], errors: list[Bas
     at = 0
     try:
         while at < count:
-            if not log.wait_for(at, timeout=30):
+            if not log.wait_for(at, timeout=100):
                 raise AssertionError(f"{log} stopped at {at}")
             for batch in log.read(at):
                 for index in range(batch.index_of(at), len(batch)):
@@ -76,14 +76,14 @@ def test_threads_publish_and_read_while_segments_roll_merge_and_go(tmp_path: Pat
             if number % 25 == 24:
                 volume.append(log, encode_batch([value + b"x" * 5_000]))
             elif number % 10 == 9:
-                volume.submit(log, encode_single(value)).wait(30)
+                volume.submit(log, encode_single(value)).wait(100)
             else:
                 volume.append(log, encode_single(value))
 
     def publish_both() -> None:
         logs = [volume.log("always", 0), volume.log("always", 1)]
         for number in range(APPENDS):
-            volume.submit_changes([Append(log, encode_single(b"both-%d" % number)) for log in logs]).wait(30)
+            volume.submit_changes([Append(log, encode_single(b"both-%d" % number)) for log in logs]).wait(100)
 
     def expire() -> None:
         log = volume.log("short")

@@ -14,7 +14,7 @@ from tests.cli.conftest import SCRIPT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Serving:

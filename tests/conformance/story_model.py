@@ -70,8 +70,8 @@ class Model:
         """Of those, what the group had not finished."""
         self.letters: list[Letter] = []
         self._turn = [True, True, True]
-        self._now_us = self._before_us = 0
-        """When messages were asked for last, and the time before that."""
+        self._handed_us = self._before_us = 0
+        """When a message was handed out last, and the time before that."""
 
     def add(self, wanted: Wanted, now_us: int, *, replayed: bool = False) -> Told:
         """A message was stored."""
@@ -93,9 +93,9 @@ class Model:
 
     def next(self, now_us: int, got: int | None = None) -> Told | None:
         """The message to be delivered next, if there is one; it is taken then. *got*: what a store has delivered."""
-        if now_us > self._now_us:
-            self._now_us, self._before_us = now_us, self._now_us
         if got is not None:
+            if now_us > self._handed_us:
+                self._handed_us, self._before_us = now_us, self._handed_us
             self._look_ahead(got)
         while (told := self._next(now_us)) is not None:
             if told.expires_us is None or told.expires_us > now_us:

@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +87,15 @@ def work(address: str) -> None:
 def tls_server(store: Store, certificates: Path, **more: Any) -> Iterator[RunningServer]:
     files = TlsFiles(str(certificates / "server.pem"), str(certificates / "server.key"), **more)
     with RunningServer(store, tls=files.context()) as server:
+        watched = _watched(server)
         yield server
-        time.sleep(0.1)  # a handshake that failed may not have ended here yet, and stopping does not wait for it
+        # A handshake that failed may not have ended here yet, and stopping does not wait for it.
+        eventually(lambda: _watched(server) <= watched)
+
+
+def _watched(server: RunningServer) -> int:
+    """How many descriptors its event loop looks at: those of connections that are being made too."""
+    return len(server._loop._selector.get_map())  # type: ignore[attr-defined]
 
 
 def test_tls_works(store: Store, certificates: Path) -> None:

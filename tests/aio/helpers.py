@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from penstock.aio import AsyncConsumer, AsyncDelivery, AsyncStore, Opening
     from penstock.groups.group import Group
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a test waits for something that must happen; it is never a measure of anything."""
-SOON = 5.0
+SOON = 30.0
 """The same where waiting in vain is what a known fault looks like."""
+WHOLE = 240.0
+"""Seconds that a whole test may take: less than pytest gives it, so that it says where it hung."""
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run *main* in a loop of its own; what hangs is cancelled."""
 
     async def limited() -> T:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WHOLE):
             return await main
 
     return asyncio.run(limited())

@@ -436,16 +436,16 @@ def test_a_callback_that_blocks_keeps_no_promise_of_another_store_waiting(opener
 
     def block(_: Any) -> None:
         blocked.set()
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(3 * PATIENCE)
 
     async def main() -> None:
         async with opener() as store:
             producer = await store.producer("t")
             sent = [await producer.send(b"%d" % number) for number in range(3)]
-            receipts = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE / 2)
+            receipts = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE)
             assert [receipt.offset for receipt in receipts] == [0, 1, 2]
             last = await producer.send(b"3")
-            await asyncio.wait_for(producer.flush(), PATIENCE / 6)
+            await asyncio.wait_for(producer.flush(), PATIENCE)
             assert last.done()
             may_end.set()
 

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import random
 import signal
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +34,25 @@ CONSUMERS = ("native", "native", "pushed", "aio", "http", "http", "grpc", "grpc"
 BACKLOG_MAX = 2_000
 
 
+def _free_ports(count: int) -> list[int]:
+    """
+    Ports that nobody gets who asks for any.
+
+    A server that was killed comes back to its own, and other tests, and their clients, are given free ports meanwhile.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        first = int(file.read().split()[0])
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        for port in random.SystemRandom().sample(range(first // 2, first), first // 2):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+                if len(found) == count:
+                    return found
+    raise AssertionError("no port is free")
+
+
 class Arena:
     """All of it, on one folder."""
 
@@ -49,7 +69,7 @@ class Arena:
         self._consumers: list[threading.Thread] = []
         self._clients: list[Client] = []
         self._before = before
-        self.server = self._serve(*[f"{host}:0"] * 3)
+        self.server = self._serve(*[f"{host}:{port}" for port in (_free_ports(3) if host == "127.0.0.1" else (0, 0, 0))])
         self.addresses = Addresses(*[self.server.address(name) for name in Addresses._fields])
         """Where it listens, also after it was started again."""
         with penstock.open(self.addresses.native) as store:
@@ -195,6 +215,14 @@ class Arena:
                 time.sleep(0.05)
 
     # -- the end ----------------------------------------------------------------------------------------------------
+
+    def wait_for_acks(self, count: int) -> None:
+        """Wait until more than *count* messages are acknowledged: on a slow machine what was done to the server may be over before."""
+        end = time.monotonic() + PATIENCE_S
+        while len(self.history.acked) <= count:
+            assert time.monotonic() < end, f"only {len(self.history.acked)} messages are acknowledged; {self.failures}"
+            self.check()
+            time.sleep(0.05)
 
     def check(self) -> None:
         """Raise what a client could not stand."""

@@ -119,15 +119,16 @@ class History:
             same = server == self.server and not server % 2
             one = _Finished(time.monotonic(), server if same else None, durable or self.keeps_acks)
             known = self._finished[group, place]
-            if any(other.durable for other in known):
+            # One that is noted after its server was replaced may have been forgotten with it, and been finished once more since.
+            if any(other.durable for other in known) and (same or one.durable):
                 self.note("redelivered-after-durable-ack", f"{value!r} at {place} was finished once more in {group}")
             elif one.server is not None and any(other.server == one.server for other in known):
                 self.note("double-lease", f"{value!r} at {place} was finished twice by one server in {group}")
             known.append(one)
             before = self._attempts.get((group, place), 0)
-            if attempt < before:
+            if attempt < before and same:
                 self.note("delivery-count-regress", f"{value!r} at {place} in {group} had attempt {before}, and now {attempt}")
-            self._attempts[group, place] = attempt
+            self._attempts[group, place] = max(before, attempt)
             self.attempts_max = max(self.attempts_max, attempt)
 
     def not_finished(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 
-from tests.chaos.clients import CLIENTS, Addresses
+from tests.chaos.clients import CLIENTS, Addresses, Got
 
 
 def main() -> None:
@@ -12,10 +13,11 @@ def main() -> None:
     kind, native, http, grpc, group = sys.argv[1:]
     client = CLIENTS[kind](Addresses(native, http, grpc), "stopped")
     client.subscribe(group)
-    got = client.receive()
+    got: list[Got] = []
     while not got:
+        asked_s = time.monotonic()
         got = client.receive()
-    print(f"got {len(got)} {got[0].value.decode()} {got[0].attempt}", flush=True)
+    print(f"got {len(got)} {got[0].value.decode()} {got[0].attempt} {asked_s}", flush=True)
     sys.stdin.readline()
     print("taken" if client.ack(got[0], durable=True) else "refused", flush=True)
     client.close()

@@ -58,6 +58,7 @@ def test_cut_reset_and_half_open_connections_lose_and_double_nothing(
             arena.check()
         for proxy in proxies:
             proxy.spare()
+        arena.wait_for_acks(200)
         arena.stop_producing()
         arena.drain()
         counts = {"faults": FAULTS, "connections": sum(proxy.connections for proxy in proxies), **arena.judge()}

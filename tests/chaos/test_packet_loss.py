@@ -34,6 +34,7 @@ def test_a_network_that_loses_packets_loses_and_doubles_no_messages(
         arena.begin()
         for _ in range(2):
             time.sleep(LOSSY_S / 2)
+            arena.wait_for_acks(50)
             arena.kill()
             arena.check()
         # All of what is on its way is published and consumed over a network that is whole again, so that the test ends soon.

@@ -29,6 +29,7 @@ def test_a_server_that_is_killed_a_hundred_times_loses_and_doubles_nothing(
             time.sleep(rng.uniform(0.0, 0.25))
             arena.kill()
             arena.check()
+        arena.wait_for_acks(5 * KILLS)
         arena.stop_producing()
         arena.drain()
         counts = {"kills": KILLS, **arena.judge()}

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.errors import OutcomeUnknown, Unavailable
 from tests.chaos.arena import Arena
-from tests.chaos.clients import TOPIC
+from tests.chaos.clients import PATIENCE_S, TOPIC, patiently
 
 if TYPE_CHECKING:
     import random
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 PAUSES = 8
 STOPS = 5
-STOP_SECONDS_MAX = 15.0
+STOP_SECONDS_MAX = 60.0
 
 
 def test_clients_of_a_server_that_stands_still_wait_or_are_told_and_nothing_is_lost(
@@ -45,7 +45,8 @@ def test_clients_of_a_server_that_stands_still_wait_or_are_told_and_nothing_is_l
                 arena.server.signal(signal.SIGCONT)
                 arena.check()
             # It is there again, for who gave up too.
-            assert impatient.topic(TOPIC).name == TOPIC
+            assert patiently(lambda: impatient.topic(TOPIC)).name == TOPIC
+        arena.wait_for_acks(200)
         arena.stop_producing()
         arena.drain()
         counts = {"pauses": PAUSES, **arena.judge()}
@@ -55,9 +56,15 @@ def test_clients_of_a_server_that_stands_still_wait_or_are_told_and_nothing_is_l
 
 
 def test_a_server_that_is_stopped_under_load_loses_and_doubles_nothing(
-    tmp_path: Path, rng: random.Random, seed: int, record_property: Callable[[str, object], None]
+    tmp_path: Path,
+    rng: random.Random,
+    seed: int,
+    record_property: Callable[[str, object], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """I46: what was answered holds, also acks that nobody waited for; what was handed out comes again, and nobody failed."""
+    # A stream that ends by its deadline has failed, and here nobody may fail.
+    monkeypatch.setattr("tests.chaos.clients.GRPC_S", PATIENCE_S)
     with Arena(tmp_path, seed, lease_s=600) as arena:
         arena.history.keeps_acks = True
         arena.begin()
@@ -72,6 +79,7 @@ def test_a_server_that_is_stopped_under_load_loses_and_doubles_nothing(
             assert "Traceback" not in logged
             arena.start()
             arena.check()
+        arena.wait_for_acks(300)
         arena.stop_producing()
         arena.drain()
         counts = {"stops": STOPS, "slowest_s": round(slowest_s, 2), **arena.judge()}

@@ -33,13 +33,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serving("--data", str(folder / "data"), *listen, environment={"PENSTOCK_SERVE_NO_GRPC": "0"}) as found:
         with penstock.open(found.address("native")) as store:
             store.create_topic(TOPIC)
-            store.subscribe(TOPIC, GROUP, lease=LEASE_S).close()
         yield found
 
 
 @pytest.mark.parametrize("kind", ["native", "pushed", "aio", "http", "grpc"])
 def test_a_stopped_consumer_loses_its_lease_and_its_late_ack_is_refused(server: Serving, kind: str) -> None:
     with penstock.open(server.address("native")) as store:
+        store.subscribe(TOPIC, GROUP, lease=LEASE_S).close()
         store.publish(TOPIC, kind.encode())
         addresses = [server.address(name) for name in Addresses._fields]
         command = [sys.executable, "-m", "tests.chaos.stopped_consumer", kind, *addresses, GROUP]
@@ -47,15 +47,18 @@ def test_a_stopped_consumer_loses_its_lease_and_its_late_ack_is_refused(server: 
             assert stopped.stdin is not None
             assert stopped.stdout is not None
             try:
-                assert stopped.stdout.readline() == f"got 1 {kind} 1\n"
-                begun_s = time.monotonic()
+                said, _, asked_s = stopped.stdout.readline().rpartition(" ")
+                assert said == f"got 1 {kind} 1"
                 stopped.send_signal(signal.SIGSTOP)
-                with store.subscribe(TOPIC, GROUP) as other:
+                # What this one is handed it keeps, however slow the machine is.
+                with store.subscribe(TOPIC, GROUP, lease=600) as other:
                     message = other.get(60)
                     assert message is not None
-                    assert (message.value, message.attempt) == (kind.encode(), 2)
-                    # Handed out before it was told us, so a little less than the lease may have passed here.
-                    assert time.monotonic() - begun_s > LEASE_S / 2
+                    assert message.value == kind.encode()
+                    # One that is pushed to may have lost it twice before it was stopped.
+                    assert message.attempt >= 2
+                    # Asked for before it was handed out; the clock is that of the machine.
+                    assert time.monotonic() - float(asked_s) > LEASE_S
                     stopped.send_signal(signal.SIGCONT)
                     stopped.stdin.write("go on\n")
                     stopped.stdin.flush()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.served import Served
+from tests.client.served import PATIENCE_S, Served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,4 +33,4 @@ def proxy(served: Served) -> Proxy:
 @pytest.fixture
 def client(served: Served, proxy: Proxy) -> Store:
     """A client behind the bad network."""
-    return served.client(proxy.address, give_up=20)
+    return served.client(proxy.address, give_up=PATIENCE_S)

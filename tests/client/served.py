@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.files import Buffer
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long a test waits for what must happen. It never waits so long unless the test fails."""
 
 
@@ -69,7 +69,7 @@ class Served:
         """How many consumers a group has."""
         return self.store.stats().topics[topic].groups[group].members
 
-    def stop(self, timeout_s: float = 10.0) -> None:
+    def stop(self, timeout_s: float = PATIENCE_S) -> None:
         self.server.close(timeout_s)
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class Served:
 
 def _close(one: Any, *arguments: Any) -> None:
     with contextlib.suppress(TimeoutError, PenstockError):
-        later(lambda: one.close(*arguments)).result(3)
+        later(lambda: one.close(*arguments)).result(PATIENCE_S)
 
 
 class RawClient:

@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import Closed, PenstockError
 from penstock.wire.calls import Call
 from tests.client.proxy import DOWN
-from tests.client.served import eventually, later, within
+from tests.client.served import PATIENCE_S, eventually, later, within
 
 if TYPE_CHECKING:
     from penstock import Store
@@ -31,11 +31,11 @@ def test_calls_that_wait_raise_closed(served: Served) -> None:
     consumer = client.subscribe("orders", "workers")
     waiting = [later(consumer.get) for _ in range(5)]
     time.sleep(0.1)
-    with within(3):
+    with within(PATIENCE_S):
         client.close()
     for one in waiting:
         with pytest.raises(Closed):
-            one.result(5)
+            one.result(PATIENCE_S)
 
 
 def test_publishes_that_wait_for_an_answer_raise_closed(proxy: Proxy, client: Store) -> None:
@@ -44,11 +44,11 @@ def test_publishes_that_wait_for_an_answer_raise_closed(proxy: Proxy, client: St
     proxy.hold(DOWN)
     waiting = [later(lambda: client.publish("orders", b"x")) for _ in range(3)]
     time.sleep(0.1)
-    with within(3):
+    with within(PATIENCE_S):
         client.close()
     for one in waiting:
         with pytest.raises(PenstockError):
-            one.result(5)
+            one.result(PATIENCE_S)
 
 
 def test_closing_during_an_outage_does_not_wait_for_the_server(proxy: Proxy, client: Store) -> None:
@@ -59,9 +59,9 @@ def test_closing_during_an_outage_does_not_wait_for_the_server(proxy: Proxy, cli
     eventually(lambda: client._connection._channel is None)  # type: ignore[attr-defined]
     waiting = later(lambda: client.publish("orders", b"x"))
     time.sleep(0.05)
-    later(client.close).result(3)
+    later(client.close).result(PATIENCE_S)
     with pytest.raises(PenstockError):
-        waiting.result(5)
+        waiting.result(PATIENCE_S)
 
 
 def test_a_closed_client_says_so(served: Served) -> None:
@@ -133,7 +133,7 @@ def in_a_child(work: Any) -> int:
     if pid == 0:
         code = 99
         try:
-            signal.alarm(10)
+            signal.alarm(60)
             code = work()
         finally:
             os._exit(code)
@@ -146,7 +146,7 @@ def test_a_forked_child_is_told_that_it_has_no_store(served: Served) -> None:
     client = served.client()
     client.publish("orders", b"before")
     consumer = client.subscribe("orders", "workers")
-    message = consumer.get(timeout=5)
+    message = consumer.get(timeout=PATIENCE_S)
     assert message is not None
 
     def child() -> int:
@@ -171,7 +171,7 @@ def test_a_forked_child_that_closes_its_copy_leaves_the_parents_connection(serve
     client = served.client()
     client.publish("orders", b"before")
     consumer = client.subscribe("orders", "workers")
-    message = consumer.get(timeout=5)
+    message = consumer.get(timeout=PATIENCE_S)
     assert message is not None
 
     def child() -> int:
@@ -218,7 +218,7 @@ def test_two_threads_share_a_client(served: Served) -> None:
     def consume() -> list[int]:
         seen: list[int] = []
         while len(seen) < 300:
-            message = consumer.get(timeout=5)
+            message = consumer.get(timeout=PATIENCE_S)
             assert message is not None
             seen.append(int(message.value))  # type: ignore[arg-type]
             message.ack()
@@ -227,7 +227,7 @@ def test_two_threads_share_a_client(served: Served) -> None:
     consuming = later(consume)
     for number in range(300):
         client.publish("orders", b"%d" % number)
-    assert consuming.result(10) == list(range(300))
+    assert consuming.result(PATIENCE_S) == list(range(300))
 
 
 def test_sixty_four_threads_publish(served: Served) -> None:
@@ -241,7 +241,7 @@ def test_sixty_four_threads_publish(served: Served) -> None:
             client.publish("orders", b"%d.%d" % (thread, number), key=b"%d" % thread)
 
     for one in [later(lambda thread=thread: publish(thread)) for thread in range(threads)]:  # type: ignore[misc]
-        one.result(20)
+        one.result(PATIENCE_S)
     stored = served.values("orders")
     assert len(set(stored)) == len(stored) == threads * each
     for thread in range(threads):
@@ -257,15 +257,18 @@ def test_many_threads_consume_one_group(served: Served) -> None:
     served.store.publish_many("orders", [b"%d" % number for number in range(count)])
     consumers = [client.subscribe("orders", "workers") for _ in range(8)]
 
-    def consume(consumer: Any) -> list[int]:
-        seen = []
-        while (message := consumer.get(timeout=0.3)) is not None:
-            seen.append(int(message.value))
-            message.ack()
-        return seen
+    seen: list[int] = []
 
-    running = [later(lambda one=one: consume(one)) for one in consumers]  # type: ignore[misc]
-    assert sorted(number for one in running for number in one.result(20)) == list(range(count))
+    def consume(consumer: Any) -> None:
+        while len(seen) < count:
+            message = consumer.get(timeout=0.05)
+            if message is not None:
+                seen.append(int(message.value))
+                message.ack()
+
+    for one in [later(lambda one=one: consume(one)) for one in consumers]:  # type: ignore[misc]
+        one.result(PATIENCE_S)
+    assert sorted(seen) == list(range(count))
 
 
 def test_a_callback_may_call_the_client(served: Served) -> None:
@@ -281,7 +284,7 @@ def test_a_callback_may_call_the_client(served: Served) -> None:
 
     with client.producer("orders", linger=0) as producer:
         producer.send(b"x", on_done=copy)
-        assert done.wait(5)
+        assert done.wait(PATIENCE_S)
     assert served.values("copies") == [b"copy"]
 
 
@@ -289,8 +292,8 @@ def test_a_callback_that_fails_harms_nobody(served: Served) -> None:
     """The connection goes on reading."""
     client = served.client()
     with client.producer("orders", linger=0) as producer:
-        producer.send(b"x", on_done=lambda _: 1 / 0).result(5)
-        producer.send(b"y").result(5)
+        producer.send(b"x", on_done=lambda _: 1 / 0).result(PATIENCE_S)
+        producer.send(b"y").result(PATIENCE_S)
     assert client.publish("orders", b"z").offset == 2
 
 
@@ -319,9 +322,11 @@ def test_the_server_forgets_clients_that_are_gone(served: Served) -> None:
     for _ in range(30):
         with served.client() as client:
             client.publish("orders", bytes(1 << 20))
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert grown < 15 << 20
+    try:
+        # The last ones may not have gone yet.
+        eventually(lambda: tracemalloc.get_traced_memory()[0] - before < 15 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_stuck_connection_of_one_client_does_not_stop_others(served: Served) -> None:
@@ -332,6 +337,6 @@ def test_a_stuck_connection_of_one_client_does_not_stop_others(served: Served) -
         handle = raw.call(Call.SUBSCRIBE, topic="orders", group="waiting").fields["handle"]
         for _ in range(20):
             raw.send(Call.FETCH, {"consumer": handle, "count": 1, "wait": None})
-    with within(3):
+    with within(PATIENCE_S):
         assert served.client().publish("orders", b"x").offset == 0
         assert len(served.client().topics()) == 1

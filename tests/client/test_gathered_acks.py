@@ -11,7 +11,7 @@ from penstock.client import consumer as module
 from penstock.errors import LeaseExpired
 from penstock.wire.calls import Call
 from tests.client.proxy import DOWN
-from tests.client.served import eventually, later
+from tests.client.served import PATIENCE_S, eventually, later
 
 if TYPE_CHECKING:
     from tests.client.proxy import Proxy
@@ -37,6 +37,7 @@ def calls_of(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_many_acks_are_one_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the last ones are there when flush returns."""
+    monkeypatch.setattr("penstock.client.background.SOON_SECONDS", 1.0)  # however slow the machine is
     client: Any = served.client()
     client.create_topic("orders")
     client.publish_many("orders", [b"x"] * 1_000)
@@ -160,7 +161,7 @@ def test_acks_that_a_cut_swallowed_are_told(proxy: Proxy, client: Any, served: S
     proxy.release()
     eventually(lambda: client._connection.generation == 2)
     with pytest.raises(LeaseExpired):
-        later(consumer.flush).result(10)
+        later(consumer.flush).result(PATIENCE_S)
 
 
 def test_threads_that_ack_at_once_lose_none(served: Served) -> None:
@@ -177,6 +178,6 @@ def test_threads_that_ack_at_once_lose_none(served: Served) -> None:
         return count
 
     working = [later(work) for _ in range(3)]
-    eventually(lambda: lag(served) == 0, seconds=30)
+    eventually(lambda: lag(served) == 0)
     consumer.close()
-    assert sum(one.result(5) for one in working) == 2_000
+    assert sum(one.result(PATIENCE_S) for one in working) == 2_000

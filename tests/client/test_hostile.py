@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -22,7 +23,7 @@ from penstock.server import native
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.failures import decode_error
 from penstock.wire.frame import ANSWER, ERROR, HELLO_BYTES_MAX, PUSH, REQUEST, encode_frame
-from tests.client.served import PATIENCE_S, delivered, eventually, later, within
+from tests.client.served import PATIENCE_S, delivered, eventually, later
 
 if TYPE_CHECKING:
     from random import Random
@@ -105,15 +106,16 @@ def test_only_requests_are_taken(served: Served, kind: int) -> None:
 
 
 def test_who_says_nothing_is_hung_up_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who says half a hello."""
+    """And who says half a hello; nobody waits for one that was said."""
+    greeted = served.raw()
+    assert all(one._deadline is None for one in served.server._listener.connections)
     monkeypatch.setattr(native, "HANDSHAKE_SECONDS", 0.2)
     silent, halting = served.raw(hello=False), served.raw(hello=False)
     hello = halting.request(Call.HELLO, {"version": PROTOCOL_VERSION})[0]
-    halting.socket.sendall(hello[:-1])
-    greeted = served.raw()
+    with contextlib.suppress(OSError):  # it may have taken so long already
+        halting.socket.sendall(hello[:-1])
     assert silent.read() is None
     assert halting.read() is None
-    time.sleep(0.3)
     assert greeted.call(Call.PING).fields == {}
 
 
@@ -319,8 +321,10 @@ def test_a_reason_of_any_kind_and_length_reaches_the_dead_letters_whole_or_cut(s
 
 def test_tags_make_no_more_work_than_there_are_deliveries() -> None:
     """Many pairs that name a million each are one short frame."""
-    with pytest.raises(BadArgument), within(1):
+    begun_s = time.thread_time()
+    with pytest.raises(BadArgument):
         expand_tags([[0, 1_000_000]] * 20, 10)
+    assert time.thread_time() - begun_s < 0.5
 
 
 def test_requests_with_one_number_are_all_answered(served: Served) -> None:
@@ -341,7 +345,7 @@ def test_more_requests_at_once_than_are_run_at_once_are_all_answered(served: Ser
     count = 3 * OUTSTANDING_MAX
     requests = [raw.request(Call.ACK, {"consumer": handle, "tags": []}) for _ in range(count)]
     raw.socket.sendall(b"".join(data for data, _ in requests))
-    raw.socket.settimeout(2)
+    raw.socket.settimeout(PATIENCE_S)
     raw.until(requests[-1][1])
     assert raw.call(Call.PING).fields == {}
 
@@ -407,7 +411,7 @@ def test_topics_of_dead_letters_and_of_deliveries_take_no_messages_from_clients(
     served.store.create_topic("held", record_deliveries=True)
     served.store.publish("held", b"bad")
     consumer = served.store.subscribe("held", "workers")
-    message = consumer.get(timeout=5)
+    message = consumer.get(timeout=PATIENCE_S)
     assert message is not None
     message.reject("no")
     eventually(lambda: len(served.store.dead_letters("held")) == 1)
@@ -451,7 +455,7 @@ def test_a_connection_that_is_lost_while_it_subscribes_leaves_no_member(served: 
         raw.socket.close()
     eventually(lambda: served.server.connections == 1)
     time.sleep(0.3)
-    assert served.members("held", "workers") == 0 if served.store.groups("held") else True
+    eventually(lambda: not served.store.groups("held") or served.members("held", "workers") == 0)
 
 
 def test_a_subscribe_that_is_cancelled_leaves_no_member(served: Served) -> None:
@@ -462,12 +466,12 @@ def test_a_subscribe_that_is_cancelled_leaves_no_member(served: Served) -> None:
         subscribe, number = raw.request(Call.SUBSCRIBE, {"topic": "held", "group": "workers"})
         cancel, _ = raw.request(Call.CANCEL, {"correlation": number})
         raw.socket.sendall(subscribe + cancel)
-        raw.socket.settimeout(1)
+        raw.socket.settimeout(PATIENCE_S)
         frame = raw.until(number)
         if frame.kind == ANSWER:
             raw.call(Call.UNSUBSCRIBE, consumer=frame.fields["handle"])
     time.sleep(0.3)
-    assert not served.store.groups("held") or served.members("held", "workers") == 0
+    eventually(lambda: not served.store.groups("held") or served.members("held", "workers") == 0)
 
 
 def test_a_call_that_is_cancelled_is_not_done_unless_it_says_so(served: Served) -> None:
@@ -478,7 +482,7 @@ def test_a_call_that_is_cancelled_is_not_done_unless_it_says_so(served: Served) 
         transact, correlation = raw.request(Call.TRANSACT, {"parts": [["held", 0]], "acks": []}, [batch(b"%d" % number)])
         cancel, _ = raw.request(Call.CANCEL, {"correlation": correlation})
         raw.socket.sendall(transact + cancel)
-        raw.socket.settimeout(1)
+        raw.socket.settimeout(PATIENCE_S)
         frame = raw.until(correlation)
         if frame.kind == ERROR:
             served.store.flush()
@@ -500,7 +504,7 @@ def test_stages_that_are_added_to_at_once_are_whole(served: Served) -> None:
         assert frame is not None
         assert frame.kind == ANSWER, frame.fields
         left.discard(frame.correlation)
-    sending.result(5)
+    sending.result(PATIENCE_S)
     raw.call(Call.STAGE_FINISH, stage=stage)
     assert raw.call(Call.COMMIT, producer="till", number=1, stages=[stage]).fields == {
         "messages": 200, "duplicate": False, "newest": 1,

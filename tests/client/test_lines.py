@@ -12,7 +12,7 @@ from penstock.format.batch import encode_batch
 from penstock.store.transaction import Transaction
 from penstock.wire.calls import Call
 from penstock.wire.frame import ANSWER
-from tests.client.served import eventually, later
+from tests.client.served import PATIENCE_S, eventually, later
 from tests.one_log import replace_of
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def test_a_log_that_is_held_up_holds_up_nobody_else(served: Served) -> None:
     with log.lock:
         waiting = [later(lambda: client.publish("orders", b"held up")) for _ in range(3)]
         for _ in range(20):
-            assert later(lambda: other.publish("others", b"x")).result(5).offset > 0
+            assert later(lambda: other.publish("others", b"x")).result(PATIENCE_S).offset > 0
         assert not any(one.done() for one in waiting)
-    assert sorted(one.result(5).offset for one in waiting) == [2, 3, 4]
+    assert sorted(one.result(PATIENCE_S).offset for one in waiting) == [2, 3, 4]
     assert client.publish("orders", b"last").offset == 5
 
 
@@ -89,7 +89,7 @@ def test_what_lies_only_on_the_disk_is_read_by_another_thread_first(served: Serv
     replace_of(monkeypatch, log, "read", noted)
     client: Any = served.client()
     consumer = client.subscribe("orders", "workers")
-    values = [consumer.get(timeout=5).value[:1] for _ in range(100)]
+    values = [consumer.get(timeout=PATIENCE_S).value[:1] for _ in range(100)]
     assert values == [bytes([number]) for number in range(10) for _ in range(10)]
     first: dict[int, str] = {}
     for offset, thread in readers:
@@ -106,7 +106,7 @@ def test_a_transaction_whose_consumer_is_closed_meanwhile_is_answered(served: Se
     client.publish("orders", b"work")
     client.create_topic("out")
     consumer = client.subscribe("orders", "workers")
-    message = consumer.get(timeout=5)
+    message = consumer.get(timeout=PATIENCE_S)
     sessions = [one._session for one in served.server._listener.connections]
     commit = Transaction.commit
     inside, go_on = threading.Event(), threading.Event()
@@ -114,7 +114,7 @@ def test_a_transaction_whose_consumer_is_closed_meanwhile_is_answered(served: Se
     def slow(self: Transaction) -> Any:
         found = commit(self)
         inside.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         return found
 
     monkeypatch.setattr(Transaction, "commit", slow)
@@ -125,10 +125,10 @@ def test_a_transaction_whose_consumer_is_closed_meanwhile_is_answered(served: Se
             making.ack(message)
 
     waiting = later(transact)
-    assert inside.wait(10)
+    assert inside.wait(PATIENCE_S)
     for one in sessions:
         assert one is not None
         one._consumers._subscriptions.clear()
     go_on.set()
-    waiting.result(10)
+    waiting.result(PATIENCE_S)
     eventually(lambda: served.values("out") == [b"result"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.wire.calls import Call
-from tests.client.served import delivered, eventually
+from tests.client.served import PATIENCE_S, delivered, eventually
 
 if TYPE_CHECKING:
     from tests.client.served import Served
@@ -20,7 +20,7 @@ def attempts(served: Served, count: int) -> list[int]:
     consumer = served.store.subscribe("orders", "workers", prefetch=1_000)
     found: list[Any] = []
     while len(found) < count:
-        more = consumer.get_many(count, timeout=5)
+        more = consumer.get_many(count, timeout=PATIENCE_S)
         assert more, "a message is missing"
         found += more
     return [one.attempt for one in sorted(found, key=lambda one: one.offset)]
@@ -34,7 +34,7 @@ def test_as_many_as_are_handled_at_once_count_as_failed(served: Served, concurre
     proxy = served.proxy()
     client = served.client(proxy.address, give_up=0)
     consumer = client.subscribe("orders", "workers", concurrency=concurrency, **FAST)
-    held = consumer.get_many(10, timeout=5)
+    held = consumer.get_many(10, timeout=PATIENCE_S)
     held[0].ack(wait=True)
     held[4].ack(wait=True)
     proxy.refuse()
@@ -61,7 +61,7 @@ def test_who_says_goodbye_has_failed_at_nothing(served: Served) -> None:
     served.store.create_topic("orders")
     served.store.publish_many("orders", [b"x"] * 5)
     client = served.client()
-    client.subscribe("orders", "workers", **FAST).get_many(2, timeout=5)
+    client.subscribe("orders", "workers", **FAST).get_many(2, timeout=PATIENCE_S)
     client.close()
     eventually(lambda: served.members("orders", "workers") == 0)
     assert attempts(served, 5) == [1] * 5
@@ -76,7 +76,7 @@ def test_a_message_that_kills_its_consumers_is_dead_lettered(served: Served) -> 
         options = {"max_deliveries": 3, **FAST}
         handle = raw.call(Call.SUBSCRIBE, topic="orders", group="workers", options=options).fields["handle"]
         while True:
-            frame = raw.call(Call.FETCH, consumer=handle, count=1, wait=5)
+            frame = raw.call(Call.FETCH, consumer=handle, count=1, wait=PATIENCE_S)
             (message,) = delivered(frame)
             if bytes(message.batch.value(message.index) or b"") == b"poison":
                 break
@@ -87,7 +87,7 @@ def test_a_message_that_kills_its_consumers_is_dead_lettered(served: Served) -> 
     (letter,) = served.store.dead_letters("orders")
     assert letter.value == b"poison"
     assert "connection" in str(letter.headers)
-    next_one = served.store.subscribe("orders", "workers").get(timeout=5)
+    next_one = served.store.subscribe("orders", "workers").get(timeout=PATIENCE_S)
     assert next_one is not None
     assert (next_one.value, next_one.attempt) == (b"food", 1)
 
@@ -100,14 +100,14 @@ def test_a_cut_consumer_of_an_ordered_group_loses_no_order(served: Served) -> No
     raw = served.raw()
     options = {"ordered": True, **FAST}
     handle = raw.call(Call.SUBSCRIBE, topic="orders", group="workers", options=options).fields["handle"]
-    held = delivered(raw.call(Call.FETCH, consumer=handle, count=10, wait=5))
+    held = delivered(raw.call(Call.FETCH, consumer=handle, count=10, wait=PATIENCE_S))
     raw.call(Call.ACK, consumer=handle, tags=[[held[0].tag, 3]], wait=True)
     raw.close()
     eventually(lambda: served.members("orders", "workers") == 0)
     consumer = served.store.subscribe("orders", "workers", ordered=True)
     seen: dict[int, list[int]] = {0: [], 1: []}
     while sum(map(len, seen.values())) < 37:
-        for message in consumer.get_many(100, timeout=5):
+        for message in consumer.get_many(100, timeout=PATIENCE_S):
             seen[message.partition].append(int(message.value))  # type: ignore[arg-type]
             message.ack()
     for numbers in seen.values():
@@ -120,8 +120,8 @@ def test_the_connection_of_one_consumer_does_not_fail_another(served: Served) ->
     served.store.publish_many("orders", [b"x"] * 4)
     one, other = served.raw(), served.client()
     handle = one.call(Call.SUBSCRIBE, topic="orders", group="workers", options=FAST).fields["handle"]
-    one.call(Call.FETCH, consumer=handle, count=2, wait=5)
-    held = other.subscribe("orders", "workers").get_many(2, timeout=5)
+    one.call(Call.FETCH, consumer=handle, count=2, wait=PATIENCE_S)
+    held = other.subscribe("orders", "workers").get_many(2, timeout=PATIENCE_S)
     one.close()
     eventually(lambda: served.members("orders", "workers") == 1)
     for message in held:

@@ -32,7 +32,7 @@ def pushed(raw: RawClient, expected: int) -> int:
                 count += len(delivered(frame))
     except TimeoutError:
         pass
-    raw.socket.settimeout(10)
+    raw.socket.settimeout(PATIENCE_S)
     return count
 
 
@@ -79,9 +79,9 @@ def test_messages_that_are_published_meanwhile_come_at_once(served: Served) -> N
     iterating = later(iterate)
     for number in range(50):
         served.store.publish("orders", b"%d" % number)
-        assert arrived.acquire(timeout=5)
+        assert arrived.acquire(timeout=PATIENCE_S)
     consumer.close()
-    iterating.result(5)
+    iterating.result(PATIENCE_S)
 
 
 def test_credit_is_never_exceeded(served: Served) -> None:
@@ -141,7 +141,7 @@ def test_read_ahead_goes_back_uncounted_when_the_consumer_is_closed(served: Serv
     next(iter(consumer)).ack()
     eventually(lambda: served.store.stats().topics["orders"].groups["workers"].in_flight >= 50)
     consumer.close()
-    again = client.subscribe("orders", "workers", prefetch=1_000).get_many(200, timeout=5)
+    again = client.subscribe("orders", "workers", prefetch=1_000).get_many(200, timeout=PATIENCE_S)
     assert len(again) == 149
     assert {one.attempt for one in again} == {1}
 
@@ -168,7 +168,7 @@ def test_a_paused_consumer_is_pushed_nothing(served: Served) -> None:
     consumer.resume()
     eventually(lambda: seen == [b"one", b"two"])
     consumer.close()
-    iterating.result(5)
+    iterating.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("closed", ["consumer", "store"])
@@ -192,9 +192,9 @@ def test_closing_while_messages_are_pushed_ends_the_loop(served: Served, closed:
     iterating = later(iterate)
     eventually(lambda: seen > 100)
     (consumer if closed == "consumer" else client).close()
-    iterating.result(5)
+    iterating.result(PATIENCE_S)
     eventually(lambda: served.members("orders", "workers") == 0)
-    assert served.store.stats().topics["orders"].groups["workers"].in_flight == 0
+    eventually(lambda: served.store.stats().topics["orders"].groups["workers"].in_flight == 0)
 
 
 def test_two_threads_may_iterate_one_consumer(served: Served) -> None:
@@ -208,15 +208,15 @@ def test_two_threads_may_iterate_one_consumer(served: Served) -> None:
 
     def iterate(mine: list[int]) -> None:
         for message in consumer:
-            mine.append(int(message.value))  # type: ignore[arg-type]
             message.ack()
+            mine.append(int(message.value))  # type: ignore[arg-type]
 
     running = [later(lambda mine=mine: iterate(mine)) for mine in seen]  # type: ignore[misc]
     eventually(lambda: sum(map(len, seen)) == count)
     client.flush()
     consumer.close()
     for one in running:
-        one.result(5)
+        one.result(PATIENCE_S)
     assert sorted(seen[0] + seen[1]) == list(range(count))
     assert served.store.stats().topics["orders"].groups["workers"].lag == 0
 
@@ -230,7 +230,7 @@ def test_get_and_iterating_can_be_mixed(served: Served, monkeypatch: pytest.Monk
     consumer = client.subscribe("orders", "workers")
     seen = [int(next(iter(consumer)).value)]  # type: ignore[arg-type]
     while len(seen) < 40:
-        found = consumer.get_many(3, timeout=5)
+        found = consumer.get_many(3, timeout=PATIENCE_S)
         assert found
         seen += [int(one.value) for one in found]  # type: ignore[arg-type]
     assert seen == list(range(40))
@@ -247,7 +247,7 @@ def test_an_error_while_pushing_reaches_the_loop(served: Served) -> None:
     time.sleep(0.1)
     served.store.delete_group("orders", "workers")
     with contextlib.suppress(Closed):
-        assert iterating.result(5) == []
+        assert iterating.result(PATIENCE_S) == []
 
 
 def test_big_messages_are_counted_once_as_delivered(served: Served) -> None:

@@ -49,9 +49,9 @@ def interrupted(work: Callable[[], object]) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
             work()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -81,7 +81,7 @@ def test_who_was_interrupted_while_he_waited_for_a_message_takes_none_with_him(s
     consumer = client.subscribe("orders", "workers")
     interrupted(consumer.get)
     served.store.publish("orders", b"x")
-    message = consumer.get(PATIENCE_S / 3)
+    message = consumer.get(PATIENCE_S)
     assert message is not None
     assert message.attempt == 1
     message.ack(wait=True)
@@ -103,7 +103,7 @@ def test_a_workers_task_that_was_cancelled_while_it_waited_takes_no_message_with
 
     asyncio.run(main())
     served.store.publish("orders", b"x")
-    message = consumer.get(PATIENCE_S / 3)
+    message = consumer.get(PATIENCE_S)
     assert message is not None
     assert message.attempt == 1
 
@@ -113,7 +113,7 @@ def test_a_queue_whose_get_was_interrupted_gives_the_next_item_to_the_next_get(s
     with Queue(f"{served.server.address}/jobs") as jobs:
         interrupted(jobs.get)
         jobs.put(b"x")
-        assert jobs.get(timeout=PATIENCE_S / 3) == b"x"
+        assert jobs.get(timeout=PATIENCE_S) == b"x"
 
 
 def test_who_does_not_read_costs_no_more_memory_however_long_the_answers_are(served: Served) -> None:
@@ -145,10 +145,10 @@ def test_a_failure_while_messages_are_pushed_is_told(served: Served, monkeypatch
 
     monkeypatch.setattr(Group, "take", fail)
     with pytest.raises(Unavailable):
-        later(lambda: next(iter(consumer))).result(PATIENCE_S / 3)
+        later(lambda: next(iter(consumer))).result(PATIENCE_S)
     monkeypatch.setattr(Group, "take", taken)
     served.store.publish("orders", b"x")
-    assert later(lambda: next(iter(consumer))).result(PATIENCE_S / 3).value == b"x"
+    assert later(lambda: next(iter(consumer))).result(PATIENCE_S).value == b"x"
 
 
 def test_a_loop_goes_on_while_its_producer_has_as_much_on_the_way_as_it_may(proxy: Proxy, served: Served) -> None:
@@ -161,7 +161,7 @@ def test_a_loop_goes_on_while_its_producer_has_as_much_on_the_way_as_it_may(prox
             async with store.producer("orders", batch_messages=1) as producer:
                 proxy.hold(DOWN)
                 # A loop that stands still could not let it go again.
-                rescue = threading.Timer(PATIENCE_S / 6, proxy.release)
+                rescue = threading.Timer(PATIENCE_S, proxy.release)
                 rescue.start()
                 sent = [await producer.send(b"%d" % number) for number in range(count)]
                 assert proxy.holds(DOWN), "the loop stood still"
@@ -209,9 +209,9 @@ def test_much_that_is_sent_again_does_not_hang_on_answers_that_nobody_reads(serv
     sent = [producer.send(bytes(250_000), partition=at % 4) for at in range(48)]
     way.is_blocked = False
     for one in reads:
-        assert len(one.result(PATIENCE_S / 2).payload) > 900_000
+        assert len(one.result(PATIENCE_S).payload) > 900_000
     for one in sent:
-        one.result(PATIENCE_S / 2)
+        one.result(PATIENCE_S)
 
 
 def test_acks_go_on_after_one_that_nobody_could_be_told(proxy: Proxy, served: Served) -> None:
@@ -224,7 +224,7 @@ def test_acks_go_on_after_one_that_nobody_could_be_told(proxy: Proxy, served: Se
     first = next(messages)
     given_up(proxy, client)
     first.ack()
-    time.sleep(0.05)  # it is gathered for some milliseconds
+    eventually(lambda: consumer._late is not None)  # it is gathered for some milliseconds
     proxy.allow()
     served.store.publish("orders", b"2")
 
@@ -260,7 +260,7 @@ def test_workers_stop_though_their_server_stays_away(proxy: Proxy, served: Serve
     assert begun.wait(PATIENCE_S)
     given_up(proxy, client)
     client.stop()
-    running.result(PATIENCE_S / 2)
+    running.result(PATIENCE_S)
     assert not [thread for thread in client._workers._workers[0]._threads if thread.is_alive()]
 
 
@@ -316,8 +316,8 @@ def test_a_server_stops_soon_though_its_clients_never_stop_asking(served: Served
     asking, reading = later(ask), later(read)
     [connection] = served.server._listener.connections
     eventually(lambda: connection.outstanding)
-    with within(PATIENCE_S / 3):
-        served.stop(PATIENCE_S / 2)
+    with within(PATIENCE_S):
+        served.stop(2 * PATIENCE_S)
     reading.result(PATIENCE_S)
     asking.result(PATIENCE_S)
 
@@ -341,7 +341,7 @@ def test_who_lost_his_token_is_given_no_more_messages(served: Served, tmp_path: 
         served.store.publish("orders", b"secret")
         for one in taking:
             with pytest.raises(Unauthenticated):
-                one.result(PATIENCE_S / 2)
+                one.result(PATIENCE_S)
     for group in ("pushed", "asked"):
         with served.store.subscribe("orders", group) as consumer:
             message = consumer.get(PATIENCE_S)

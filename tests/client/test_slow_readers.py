@@ -12,7 +12,7 @@ from penstock.server.native import WRITE_BYTES_HIGH
 from penstock.values import MIB
 from penstock.wire.calls import Call
 from tests.client.proxy import DOWN
-from tests.client.served import delivered, eventually, later
+from tests.client.served import PATIENCE_S, delivered, eventually, later
 
 if TYPE_CHECKING:
     from tests.client.served import RawClient, Served
@@ -51,7 +51,7 @@ def others_are_served(served: Served) -> None:
     other = served.client()
     assert other.publish("others", b"value").offset >= 0
     consumer = other.subscribe("big", "others", prefetch=3)
-    for message in consumer.get_many(3, timeout=5):
+    for message in consumer.get_many(3, timeout=PATIENCE_S):
         message.ack()
     consumer.close()
 
@@ -69,7 +69,7 @@ def test_pushes_wait_for_the_reader(full: Served) -> None:
         raw.send(Call.CREDIT, {"consumer": handle, "messages": 100_000})
     held = later(lambda: most_waiting(full, 0.5))
     others_are_served(full)
-    assert held.result(10) <= WRITE_BYTES_HIGH + 2 * PUSH_BYTES_MAX
+    assert held.result(PATIENCE_S) <= WRITE_BYTES_HIGH + 2 * PUSH_BYTES_MAX
     assert full.store.stats().topics["big"].groups["workers"].in_flight < MESSAGES / 2
     # And it goes on when the client reads.
     seen = 0
@@ -87,7 +87,7 @@ def test_fetches_wait_for_the_reader(full: Served) -> None:
     raw.socket.sendall(b"".join(raw.request(Call.FETCH, {"consumer": handle, "count": 20, "wait": 1})[0] for _ in range(50)))
     held = later(lambda: most_waiting(full, 0.5))
     others_are_served(full)
-    assert held.result(10) <= WRITE_BYTES_HIGH + 8 * MIB
+    assert held.result(PATIENCE_S) <= WRITE_BYTES_HIGH + 8 * MIB
 
 
 def test_reads_wait_for_the_reader(full: Served) -> None:
@@ -97,7 +97,7 @@ def test_reads_wait_for_the_reader(full: Served) -> None:
     raw.socket.sendall(b"".join(raw.request(Call.READ, fields)[0] for _ in range(100)))
     held = later(lambda: most_waiting(full, 0.5))
     others_are_served(full)
-    assert held.result(10) <= WRITE_BYTES_HIGH + 16 * MIB
+    assert held.result(PATIENCE_S) <= WRITE_BYTES_HIGH + 16 * MIB
 
 
 def test_a_client_that_does_not_read_does_not_stop_the_server(full: Served) -> None:
@@ -107,9 +107,9 @@ def test_a_client_that_does_not_read_does_not_stop_the_server(full: Served) -> N
     raw.call(Call.CREDIT, consumer=handle, messages=1_000)
     eventually(lambda: waiting_bytes(full) > WRITE_BYTES_HIGH)
     full.stop(timeout_s=0.5)
-    eventually(lambda: full.members("big", "workers") == 0, seconds=2)
+    eventually(lambda: full.members("big", "workers") == 0)
     consumer = full.store.subscribe("big", "workers", prefetch=2_000, prefetch_bytes=1 << 30)
-    again = consumer.get_many(MESSAGES, timeout=5)
+    again = consumer.get_many(MESSAGES, timeout=PATIENCE_S)
     assert {one.attempt for one in again} == {1}
 
 
@@ -128,12 +128,12 @@ def test_a_process_that_consumes_and_produces_much_does_not_lock_itself_up(full:
     proxy.hold(DOWN)
     first = producer.send(b"short")
     eventually(lambda: full.values("copies") == [b"short"])
-    fetching = later(lambda: consumer.get_many(500, timeout=5))
+    fetching = later(lambda: consumer.get_many(500, timeout=PATIENCE_S))
     eventually(lambda: waiting_bytes(full) > WRITE_BYTES_HIGH)
-    sending = later(lambda: producer.send(bytes(60 * MIB)).result(8))
+    sending = later(lambda: producer.send(bytes(60 * MIB)).result(PATIENCE_S))
     time.sleep(0.3)
     proxy.release()
-    assert len(fetching.result(5)) == 500
-    assert sending.result(5).offset == 1
-    assert first.result(5).offset == 0
+    assert len(fetching.result(PATIENCE_S)) == 500
+    assert sending.result(PATIENCE_S).offset == 1
+    assert first.result(PATIENCE_S).offset == 0
     producer.close()

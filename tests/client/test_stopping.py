@@ -18,7 +18,7 @@ from penstock.server.address import Address
 from penstock.server.native import NativeListener
 from penstock.wire.calls import Call
 from penstock.wire.frame import ANSWER
-from tests.client.served import eventually, later, within
+from tests.client.served import PATIENCE_S, eventually, later, within
 from tests.client.test_hostile import batch
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def test_running_publishes_are_answered(served: Served) -> None:
         raw.request(Call.PUBLISH, {"topic": "orders", "partition": 0}, [batch(b"%d" % number)]) for number in range(count)
     ]
     raw.socket.sendall(b"".join(data for data, _ in requests))
-    time.sleep(0.2)  # all are read, and the disk is slow
+    [connection] = served.server._listener.connections
+    eventually(lambda: connection.outstanding == count)  # all are read, and the disk is slow
     stopping = later(served.stop)
     time.sleep(0.2)
     cycle.open()
@@ -44,7 +45,7 @@ def test_running_publishes_are_answered(served: Served) -> None:
     while (frame := raw.read()) is not None:
         assert frame.kind == ANSWER, frame.fields
         answered += 1
-    stopping.result(10)
+    stopping.result(PATIENCE_S)
     assert answered == count
     assert len(served.values("orders")) == count
 
@@ -65,7 +66,7 @@ def test_a_connection_that_comes_as_the_server_stops_is_hung_up(turns: int) -> N
             return client
 
     with asyncio.run(stop_meanwhile()) as client:
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionResetError):  # nobody had accepted it
             assert client.recv(100) == b""
 
@@ -80,7 +81,7 @@ class _Gate:
         original = getattr(committer, name)
 
         def held(*arguments: object) -> object:
-            self._opened.wait(10)
+            self._opened.wait(PATIENCE_S)
             return original(*arguments)
 
         setattr(committer, name, held)
@@ -97,10 +98,10 @@ def test_waiting_fetches_end(served: Served) -> None:
     waiting = later(consumer.get)
     eventually(lambda: served.members("orders", "workers") == 1)
     time.sleep(0.1)
-    with within(3):
-        served.stop()
+    with within(PATIENCE_S):
+        served.stop(timeout_s=2 * PATIENCE_S)
     with pytest.raises(Unavailable):
-        waiting.result(5)
+        waiting.result(PATIENCE_S)
 
 
 def test_a_consumer_waits_through_an_orderly_restart(served: Served) -> None:
@@ -109,14 +110,14 @@ def test_a_consumer_waits_through_an_orderly_restart(served: Served) -> None:
     client = served.client(proxy.address)
     client.create_topic("orders")
     consumer = client.subscribe("orders", "workers")
-    waiting = later(lambda: consumer.get(timeout=20))
+    waiting = later(lambda: consumer.get(timeout=PATIENCE_S))
     eventually(lambda: served.members("orders", "workers") == 1)
     time.sleep(0.1)
     served.stop()
     served.start()
     proxy.move(served.port)
     served.store.publish("orders", b"work")
-    assert waiting.result(5).value == b"work"
+    assert waiting.result(PATIENCE_S).value == b"work"
 
 
 def test_clients_that_ask_on_do_not_hold_up_the_stop(served: Served) -> None:
@@ -129,20 +130,20 @@ def test_clients_that_ask_on_do_not_hold_up_the_stop(served: Served) -> None:
     def ask() -> None:
         while not ended.is_set():
             try:
-                consumer.get(timeout=30)
+                consumer.get(timeout=PATIENCE_S)
             except Unavailable:
                 continue
 
     asking = [later(ask) for _ in range(3)]
     time.sleep(0.2)
     try:
-        with within(4):
-            served.stop(timeout_s=8)
+        with within(PATIENCE_S):
+            served.stop(timeout_s=2 * PATIENCE_S)
     finally:
         ended.set()
         client.close()
     for one in asking:
-        one.exception(5)
+        one.exception(PATIENCE_S)
 
 
 def test_what_consumers_held_goes_back_uncounted(served: Served) -> None:
@@ -150,10 +151,10 @@ def test_what_consumers_held_goes_back_uncounted(served: Served) -> None:
     client = served.client(give_up=0.1)
     client.create_topic("orders")
     served.store.publish_many("orders", [b"x"] * 10)
-    client.subscribe("orders", "workers", concurrency=10).get_many(6, timeout=5)
+    client.subscribe("orders", "workers", concurrency=10).get_many(6, timeout=PATIENCE_S)
     served.stop()
     eventually(lambda: served.members("orders", "workers") == 0)
-    again = served.store.subscribe("orders", "workers").get_many(10, timeout=5)
+    again = served.store.subscribe("orders", "workers").get_many(10, timeout=PATIENCE_S)
     assert [one.attempt for one in again] == [1] * 10
 
 
@@ -169,7 +170,7 @@ def test_nobody_is_let_in_any_more(served: Served) -> None:
     waiting = later(lambda: client.publish("orders", b"two"))
     served.start()
     proxy.move(served.port)
-    assert waiting.result(10).offset == 1
+    assert waiting.result(PATIENCE_S).offset == 1
     assert served.values("orders") == [b"one", b"two"]
 
 
@@ -201,6 +202,6 @@ def test_a_restart_of_the_whole_store_doubles_nothing(served: Served) -> None:
         sent += [producer.send(b"%d" % number) for number in range(100, 200)]
         served.start()
         proxy.move(served.port)
-        receipts = [one.result(10) for one in sent]
+        receipts = [one.result(PATIENCE_S) for one in sent]
     assert [one.offset for one in receipts] == list(range(200))
     assert served.values("orders") == [b"%d" % number for number in range(200)]

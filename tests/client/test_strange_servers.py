@@ -16,7 +16,7 @@ from penstock.settings import TopicSettings
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.documents import encode_settings
 from penstock.wire.frame import ANSWER, PUSH, Frame, FrameReader, encode_frame
-from tests.client.served import later
+from tests.client.served import PATIENCE_S, later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def strange() -> Iterator[StrangeServer]:
 def client(strange: StrangeServer) -> Iterator[Any]:
     client = penstock.open(strange.address, give_up=0.3)
     yield client
-    later(client.close).result(5)
+    later(client.close).result(PATIENCE_S)
 
 
 def batch_of_the_future() -> bytes:
@@ -124,13 +124,13 @@ def test_messages_that_are_none_do_not_stop_the_client(
         answer(frame, {}), b"".join(encode_frame(PUSH, Call.FETCH, HANDLE, {"lots": lots}, [payload]))
     ]  # fmt: skip
     consumer = client.subscribe("orders", "workers")
-    getting = later(lambda: consumer.get(timeout=0.5) if way == "fetch" else next(iter(consumer)))
-    assert later(client.topics).result(5) == []
+    getting = later(lambda: consumer.get(timeout=PATIENCE_S) if way == "fetch" else next(iter(consumer)))
+    assert later(client.topics).result(PATIENCE_S) == []
     if way == "fetch":
         with pytest.raises(PenstockError):
-            getting.result(5)
-    assert later(client.topics).result(5) == []
-    later(consumer.close).result(5)
+            getting.result(PATIENCE_S)
+    assert later(client.topics).result(PATIENCE_S) == []
+    later(consumer.close).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_a_call_that_breaks_its_connection_each_time_is_given_up(strange: Strang
     asking = later(client.stats)
     try:
         with pytest.raises(PenstockError):
-            asking.result(1.5)
+            asking.result(PATIENCE_S)
     finally:
         strange.answers.clear()
-    assert later(client.topics).result(5) == []
+    assert later(client.topics).result(PATIENCE_S) == []
 
 
 @pytest.mark.parametrize("fields", [{"topics": [None]}, {"topics": [{"name": 1}]}])
@@ -153,7 +153,7 @@ def test_answers_that_are_wrong_are_told(strange: StrangeServer, client: Any, fi
     """As an error of ours."""
     strange.answers[Call.TOPICS] = lambda frame: [answer(frame, fields)]
     with pytest.raises(PenstockError):
-        later(client.topics).result(5)
+        later(client.topics).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("fields", [{}, {"topics": None}, {"topics": 5}])
@@ -161,7 +161,7 @@ def test_answers_without_what_was_asked_for_are_told(strange: StrangeServer, cli
     """As an error of ours."""
     strange.answers[Call.TOPICS] = lambda frame: [answer(frame, fields)]
     with pytest.raises(PenstockError):
-        later(client.topics).result(5)
+        later(client.topics).result(PATIENCE_S)
 
 
 def test_answers_that_nobody_asked_for_are_ignored(strange: StrangeServer, client: Any) -> None:
@@ -171,7 +171,7 @@ def test_answers_that_nobody_asked_for_are_ignored(strange: StrangeServer, clien
         b"".join(encode_frame(PUSH, Call.FETCH, 999_999, {"lots": 5})),
         answer(frame, {"topics": []}),
     ]
-    assert later(client.topics).result(5) == []
+    assert later(client.topics).result(PATIENCE_S) == []
 
 
 @pytest.mark.parametrize(
@@ -214,4 +214,4 @@ def test_answers_of_other_kinds_are_told(strange: StrangeServer, client: Any, ca
         if call == Call.STAGE and fields.get("stage") == "text":
             continue  # any text is an id
         with pytest.raises(BadBytes):
-            later(lambda: ask(client)).result(5)
+            later(lambda: ask(client)).result(PATIENCE_S)

@@ -15,7 +15,7 @@ from penstock.errors import Unavailable
 from penstock.server import native
 from penstock.server.running import RunningServer
 from penstock.server.tls import TlsFiles
-from tests.client.served import eventually, later
+from tests.client.served import PATIENCE_S, eventually, later
 from tests.server.test_listening import Authority
 
 if TYPE_CHECKING:
@@ -81,15 +81,15 @@ def test_threads_that_send_and_read_at_once_are_never_both_inside(client: Any, s
 
     def iterate() -> None:
         for message in consumer:
-            seen.append(message.offset)
             message.ack()
+            seen.append(message.offset)
 
     iterating = later(iterate)
     working = [later(lambda: [client.publish("orders", bytes(2_000)).offset for _ in range(100)]) for _ in range(4)]
-    assert sorted(offset for one in working for offset in one.result(30)) == list(range(400))
+    assert sorted(offset for one in working for offset in one.result(PATIENCE_S)) == list(range(400))
     eventually(lambda: len(seen) == 400)
     consumer.close()
-    iterating.result(5)
+    iterating.result(PATIENCE_S)
     assert alone.crowded == 0
     assert served.store.stats().topics["orders"].groups["workers"].lag == 0
 
@@ -118,7 +118,7 @@ def test_a_handshake_that_does_not_end_is_cut_off(
     running = RunningServer(served.store, tls=TlsFiles(certificate, key).context())
     try:
         with socket.create_connection(("127.0.0.1", int(running.address.rpartition(":")[2])), 5) as silent:
-            silent.settimeout(5)
+            silent.settimeout(PATIENCE_S)
             assert silent.recv(1) == b""
     finally:
         running.close(1.0)

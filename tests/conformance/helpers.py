@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock import Consumer, Delivery, GroupStats, Message, ReadOnlyStore, Store
     from tests.conformance.backends import Backend
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a test waits for something that must happen; it is never a measure of anything."""
 LATE = 1.04
 """A delay ends never early, and late by three in a hundred at most."""

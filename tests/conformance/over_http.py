@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock import Store
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 POLL_S = 20.0
 PAGE = 1_000
 TOGETHER = 1_000

@@ -198,7 +198,7 @@ class Story:
             self.backend.advance(doubt_us / SECOND)
         while got := self._take():
             got = self._without_lost(got)
-            expected = [self.model.next(self.now_us) for _ in got]
+            expected = [self.model.next(self.now_us, message.offset) for message in got]
             self.log += [f"{self.now_us // SECOND % 10_000}: {message.offset} ({message.attempt})" for message in got]
             for message, told in zip(got, expected, strict=True):
                 assert told is not None, f"{message} is not ready; {self.log}"

@@ -70,6 +70,8 @@ class Model:
         """Of those, what the group had not finished."""
         self.letters: list[Letter] = []
         self._turn = [True, True, True]
+        self._handed_us = self._before_us = 0
+        """When a message was handed out last, and the time before that."""
 
     def add(self, wanted: Wanted, now_us: int, *, replayed: bool = False) -> Told:
         """A message was stored."""
@@ -89,8 +91,12 @@ class Model:
         """What the group has still to get."""
         return [told for told in self.messages if told.state != "finished"]
 
-    def next(self, now_us: int) -> Told | None:
-        """The message to be delivered next, if there is one; it is taken then."""
+    def next(self, now_us: int, got: int | None = None) -> Told | None:
+        """The message to be delivered next, if there is one; it is taken then. *got*: what a store has delivered."""
+        if got is not None:
+            if now_us > self._handed_us:
+                self._handed_us, self._before_us = now_us, self._handed_us
+            self._look_ahead(got)
         while (told := self._next(now_us)) is not None:
             if told.expires_us is None or told.expires_us > now_us:
                 told.state = "taken"
@@ -99,6 +105,18 @@ class Model:
             if self.keeps_expired:
                 self.letters.append(Letter(told, "expired", told.failures))
         return None
+
+    def _look_ahead(self, got: int) -> None:
+        """
+        Put aside what a store may have come to when it was not due.
+
+        In an ordered group handing out ends before what expired and is yet to be a dead letter; how far the store has come by then is
+        its own business, and what it has put aside comes in the order of due times.
+        """
+        if self.ordered and self.keeps_expired and self.messages[got].state == "fresh":
+            for told in self.messages[: got + 1]:
+                if told.state == "fresh" and told.due_us > self._before_us >= told.since_us:
+                    told.state = "aside"
 
     def _next(self, now_us: int) -> Told | None:
         if self.ordered and self._is_blocked(now_us):

@@ -163,7 +163,7 @@ def test_5_a_soak_of_kills(live: Backend, tmp_path: Path, sync: str) -> None:
 def _wait_for_answers(process: subprocess.Popen[bytes], path: Path, count: int) -> None:
     """Until *process* has written so many lines more."""
     enough = len(_lines(path)) + count
-    assert until(lambda: process.poll() is not None or len(_lines(path)) >= enough)
+    assert until(lambda: process.poll() is not None or len(_lines(path)) >= enough, 2 * PATIENCE)
     assert process.poll() is None
 
 

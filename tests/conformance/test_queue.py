@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.errors import BadArgument, Closed, StoreLocked, UsageError
 from tests.conformance.backends import skip_unless
-from tests.conformance.helpers import PATIENCE, Running, all_of, numbered
+from tests.conformance.helpers import PATIENCE, Running, all_of, numbered, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +203,7 @@ def test_a_failed_item_comes_again_and_then_is_set_aside(live: Backend) -> None:
             jobs.task_failed("broken", delay=0)
         with pytest.raises(queue.Empty):
             jobs.get(timeout=0.2)
+        assert until(lambda: len(jobs.store.dead_letters("queue")))
         assert [letter.value for letter in jobs.store.dead_letters("queue").list()] == [b"x"]
         Running(jobs.join).result()
 

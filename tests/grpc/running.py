@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.server.auth import Authenticator
     from penstock.server.tls import TlsFiles
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Running:

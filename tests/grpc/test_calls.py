@@ -209,15 +209,16 @@ def test_nacks_come_again_with_their_attempt_and_rejects_are_dead_letters(
 
 def test_a_lease_can_be_extended_and_given_back(shared: Running, stub: PenstockStub, topic: str) -> None:
     stub.Publish(request_of(topic, *numbered(2)))
-    stream = shared.subscribe(topic, credit=2, lease_ms=300)
+    stream = shared.subscribe(topic, credit=2, lease_ms=60_000)
     stream.started()
     kept, returned = stream.deliveries()
     kept_tags = [pb.Tags(first=kept.tag, count=1)]
-    assert stream.settle(extend=[pb.Extend(tags=kept_tags, lease_ms=60_000)]) == 0
+    assert stream.settle(extend=[pb.Extend(tags=kept_tags, lease_ms=600_000)]) == 0
     assert stream.settle(give_back=[pb.Tags(first=returned.tag, count=1)], credit=10) == 0
     (again,) = stream.deliveries()
     assert (again.message.offset, again.attempt) == (1, 1)
-    # Its lease of 300 ms ends, and it comes once more; the other one was extended, and is still this stream's.
+    # Its lease ends soon, and it comes once more; the other one is still this stream's.
+    assert stream.settle(extend=[pb.Extend(tags=[pb.Tags(first=again.tag, count=1)], lease_ms=10)]) == 0
     (late,) = stream.deliveries()
     assert (late.message.offset, late.attempt) == (1, 2)
     assert stream.settle(extend=[pb.Extend(tags=[pb.Tags(first=again.tag, count=1)])]) == 1

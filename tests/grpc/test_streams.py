@@ -164,6 +164,7 @@ def test_a_consumer_that_does_not_read_costs_little_and_delays_nobody(server: Ru
         got += len(found)
         quick.send(ack=[pb.Tags(first=found[0].tag, count=len(found))])
     quick.end()
+    until(lambda: group_of(server, "slow").in_flight)
     assert 0 < group_of(server, "slow").in_flight * 50_000 < 2_500_000, "more than two responses, one sent and one waiting"
     # Meanwhile its requests are read; what it holds it may still finish.
     stalled.send(credit=1, ack=[pb.Tags(first=1, count=1)])
@@ -271,13 +272,12 @@ def test_stopping_lets_consumers_finish_what_they_hold(server: Running) -> None:
 
 def test_stopping_gives_back_uncounted_what_is_not_finished_in_time(server: Running) -> None:
     stream, _ = held(server, 3)
-    began = time.monotonic()
     stopped = stopping(server, 0.3)
     assert stream.next().WhichOneof("event") == "closing"
     with pytest.raises(grpc.RpcError):
         stream.next()
     stopped.join(PATIENCE)
-    assert time.monotonic() - began < 10
+    assert not stopped.is_alive()
     stats = group_of(server)
     assert (stats.lag, stats.members, stats.in_flight) == (3, 0, 0)
     assert stats.nacked == 0
@@ -291,15 +291,14 @@ def test_stopping_wakes_who_waits_at_once(server: Running) -> None:
     health = health_pb2_grpc.HealthStub(server.channel())
     watching = health.Watch(health_pb2.HealthCheckRequest())
     assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
-    began = time.monotonic()
-    stopped = stopping(server, 20)
+    stopped = stopping(server, 2 * PATIENCE)
     assert next(watching).status == health_pb2.HealthCheckResponse.NOT_SERVING
     for stream in streams:
         assert stream.next().WhichOneof("event") == "closing"
         with refused(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"):
             stream.next()
     stopped.join(PATIENCE)
-    assert time.monotonic() - began < 10
+    assert not stopped.is_alive()
 
 
 def test_stopping_answers_what_a_stream_of_publishes_has_sent(server: Running) -> None:

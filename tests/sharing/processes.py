@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 SETTINGS: dict[str, Any] = {
     "journal_file_bytes": 1024 * 1024, "frame_bytes": 256 * 1024, "reference_bytes": 64 * 1024, "free_bytes_floor": 0, "reserve_bytes": 0
 }  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from tests.client.test_closing import in_a_child
-from tests.sharing.processes import SETTINGS, owner_of, program
+from tests.sharing.processes import PATIENCE_S, SETTINGS, owner_of, program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def test_workers_that_are_forked_open_what_their_parent_has_open(path: Path) -> 
             if child == 0:
                 code = 99
                 try:
-                    signal.alarm(30)
+                    signal.alarm(60)
                     with penstock.open(path) as own:
                         for _ in range(5):
                             own.publish("t", b"%d" % os.getpid())
@@ -79,7 +79,7 @@ told()
 """
     with program(path, text) as parent:
         assert parent.hear() == "open"
-        with penstock.open(path, **SETTINGS) as store:
+        with penstock.open(path, give_up=2 * PATIENCE_S, **SETTINGS) as store:
             store.publish("t", b"x")
             parent.tell()
             child = int(parent.hear())
@@ -87,8 +87,8 @@ told()
                 parent.kill()
                 begun = time.monotonic()
                 assert store.publish("t", b"y").offset == 1
-                # Else it would be noticed by silence only, after half a minute.
-                assert time.monotonic() - begun < 20
+                # Else it would be noticed by silence only, as long as it does not give up.
+                assert time.monotonic() - begun < PATIENCE_S
                 assert owner_of(path) not in (None, parent.pid, child)
                 os.kill(child, 0)
             finally:
@@ -115,6 +115,6 @@ told()
             try:
                 sibling.kill()
                 with store.subscribe("t", "g") as consumer:
-                    assert consumer.get(timeout=20) is not None
+                    assert consumer.get(timeout=PATIENCE_S) is not None
             finally:
                 os.kill(child, signal.SIGKILL)

@@ -20,7 +20,7 @@ import pytest
 
 import penstock
 from penstock.errors import Unavailable
-from tests.sharing.processes import SETTINGS, eventually, owner_of
+from tests.sharing.processes import PATIENCE_S, SETTINGS, eventually, owner_of
 from tests.sharing.worker import GROUPS, PARTITIONS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 KILLS = 30
 WORKERS = 8
@@ -87,7 +87,7 @@ class Crew:
         """Their exit codes."""
         for worker in self.workers.values():
             try:
-                worker.communicate(timeout=30)
+                worker.communicate(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.communicate()
@@ -165,7 +165,7 @@ def _kill_owner(path: Path, crew: Crew, *, at_once: bool) -> str:
 def _drain(path: Path) -> None:
     """Wait until every group has finished all that is stored."""
     with penstock.open(path, **SETTINGS) as store:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 4 * PATIENCE_S
         while time.monotonic() < end:
             try:
                 groups = store.stats().topics["t"].groups

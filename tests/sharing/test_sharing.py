@@ -12,7 +12,7 @@ import penstock
 from penstock import aio
 from penstock.client.store import RemoteStore
 from tests.cli.conftest import SCRIPT
-from tests.sharing.processes import SETTINGS, Program, eventually, owner_of, program
+from tests.sharing.processes import PATIENCE_S, SETTINGS, Program, eventually, owner_of, program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ with open() as store:
         assert other.end() == 0
         assert values(store, "results") == [got.encode() + b" done"]
         with store.subscribe("t", group="g") as consumer:
-            left = consumer.get(timeout=5)
+            left = consumer.get(timeout=PATIENCE_S)
             assert left is not None
             assert {got.encode(), left.value} == {b"first", b"second"}
 

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.clock import Clock
+
 
 @contextlib.contextmanager
-def open_face(folder: Path, *, served: bool) -> Iterator[Store | RemoteStore]:
+def open_face(folder: Path, *, served: bool, clock: Clock | None = None) -> Iterator[Store | RemoteStore]:
     """A store in *folder*, itself or as a client of its server sees it."""
-    with Store.open(folder / "store", settings=SETTINGS) as own:
+    with Store.open(folder / "store", settings=SETTINGS, clock=clock) as own:
         if not served:
             yield own
             return

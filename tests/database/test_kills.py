@@ -58,16 +58,18 @@ class Forker:
             assert line, "the process that forks has ended"
         return line
 
-    def kill(self, rng: random.Random, wanted: int) -> bytes:
+    def kill(self, rng: random.Random, wanted: int, patience_s: float) -> bytes:
         """
         Fork one and kill it: mostly while the *wanted* one of its two works, sometimes while it opens its store and its databases.
+
+        That one may take up to *patience_s* to begin.
 
         Returns, for the consumer and for the relay, whether it was in the middle of work.
         """
         pid = self.fork()
         if rng.random() < 0.9:
             self._line("ready")
-            end = time.monotonic() + 0.1
+            end = time.monotonic() + patience_s
             while not self._flags.read_bytes()[wanted] and time.monotonic() < end:
                 time.sleep(0.0005)
             time.sleep(rng.choice((0, rng.uniform(0, 0.015))))
@@ -93,7 +95,7 @@ class Forker:
 
 def _wait(pid: int) -> None:
     """Until the process, which is not our child, is gone."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < end:
             os.kill(pid, 0)
@@ -192,12 +194,15 @@ def check(effects: Database, outbox: Database, folder: Path, rng: random.Random,
         place.hand_over()
         writer = Writer(outbox, rng)
         counts = [0, 0]
-        rounds = 0
+        rounds = missed = 0
         with Forker(place.address, effects, outbox, folder / "flags") as forker:
             while min(counts) < kills:
                 writer.write()
-                for helper, was_at_work in enumerate(forker.kill(rng, counts.index(min(counts)))):
+                wanted = counts.index(min(counts))
+                found = forker.kill(rng, wanted, 0.1 * (1 + missed))
+                for helper, was_at_work in enumerate(found):
                     counts[helper] += was_at_work
+                missed = 0 if found[wanted] else missed + 1
                 rounds += 1
                 assert rounds < 20 * kills + 100, f"too seldom at work: {counts}"
             done = len(effects.effects())

@@ -208,13 +208,13 @@ def test_a_relay_runs_until_it_is_stopped(store: Any, database: Database) -> Non
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert made.wait(10)
+    assert made.wait(60)
     with store.subscribe(ORDERS, "g") as consumer:
         databases.outbox.publish(connection, ORDERS, b"0")
         connection.commit()
-        assert consumer.get(10).value == b"0"
+        assert consumer.get(60).value == b"0"
     relays[0].stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -251,10 +251,10 @@ def test_messages_of_one_key_are_published_in_the_order_of_commits(store: Any, p
 
     thread = threading.Thread(target=publish)
     thread.start()
-    began.wait(10)
+    assert began.wait(60)
     assert not done.wait(0.2)
     first.commit()
-    thread.join(10)
+    thread.join(60)
     with databases.relay(store, connection=postgres.connect) as relay:
         assert relay.run_once() == 2
     assert values(store) == ["first", "second"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +15,14 @@ from penstock.errors import PositionLost, TakenOver
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 from tests.conformance.backends import SETTINGS
+from tests.faces import open_face
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from penstock.client.store import RemoteStore
     from tests.database.databases import Database
 
 JOBS, GROUP = "jobs", "ledger"
@@ -105,16 +109,37 @@ def test_a_delayed_message_survives_death_and_what_overtook_it_does_not_come_twi
     assert world.effects() == ["0", "1", "2", "3", "4", "later"]
 
 
-def test_a_delayed_message_over_a_server(store: Any, database: Database) -> None:
-    for value, delay in [(b"later", 1.5), (b"now", None), (b"then", None)]:
+@pytest.fixture(params=["path", "url"])
+def clocked(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Store | RemoteStore, FakeClock]]:
+    """Both faces of a store whose clock is moved by hand."""
+    clock = FakeClock()
+    monkeypatch.setattr(following, "_now_us", clock.now_us)
+    with open_face(tmp_path, served=request.param == "url", clock=clock) as found:
+        yield found, clock
+
+
+def test_a_delayed_message_over_a_server(clocked: Any, database: Database) -> None:
+    store, clock = clocked
+    for value, delay in [(b"later", 60), (b"now", None), (b"then", None)]:
         store.publish(JOBS, value, delay=delay)
+
+    def handle(count: int) -> None:
+        end = time.monotonic() + 60
+        while len(database.effects()) < count and time.monotonic() < end:
+            batch = found.get(0)
+            if batch is not None:
+                with batch as cursor:
+                    for message in batch:
+                        database.insert(cursor, text_of(message))
+
     with databases.consumer(store, JOBS, GROUP, connection=database.connect) as found:
-        for batch in found.batches(30):
-            with batch as cursor:
-                for message in batch:
-                    database.insert(cursor, text_of(message))
-            if len(database.effects()) == 3:
-                break
+        handle(2)
+        assert found.get(0) is None
+        assert database.effects() == ["now", "then"]
+        clock.advance(61)
+        handle(3)
     assert database.effects() == ["now", "then", "later"]
     assert databases.positions(database.connect(), JOBS, GROUP)[0].offset == 3
 
@@ -253,7 +278,7 @@ def test_two_consumers_of_a_topic_with_priorities_share_a_partition(store: Any, 
     store.publish_many(JOBS, [value.encode() for value in values])
     options: dict[str, Any] = {"connection": postgres.connect, "batch_messages": 2, "backoff": 0.001, "max_deliveries": 1}
     with databases.consumer(store, JOBS, GROUP, **options) as one, databases.consumer(store, JOBS, GROUP, **options) as other:
-        first, second = one.get(2), other.get(2)
+        first, second = one.get(60), other.get(60)
         assert first is not None
         assert second is not None
         with first as cursor:

@@ -26,7 +26,7 @@ def test_the_command_publishes_until_a_signal_comes(sqlite: Database, tmp_path: 
         assert process.stdout is not None
         assert process.stdout.readline() == "published 1\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
     with penstock.open(tmp_path / "store", create=False) as store:
         assert [message.value for message in store.read("orders")] == [b"17"]
 

@@ -2,7 +2,7 @@
 A process that forks the processes which the tests kill: forking is cheap, and starting Python is not.
 
 `python -m tests.database.worker STORE EFFECTS OUTBOX FLAGS`: for each line that it reads it forks a child that works until it is killed, or
-with the line ``all`` until there is nothing left to do, and writes the child's pid. A child has a consumer and a relay at work at once,
+with the line ``all`` until there is nothing left to do. A child writes its pid. It has a consumer and a relay at work at once,
 each in its thread; when both have begun it writes that it is ready. STORE is a URL or the folder of a store that the child owns, EFFECTS
 and OUTBOX are the databases. FLAGS is a file that tells, also after the child was killed, which of the two was in the middle of work.
 """
@@ -60,7 +60,9 @@ def consume(store: Any, database: Database, flags: Any, begun: threading.Barrier
         while True:
             batch = consumer.get(0.3 if until_empty else None)
             if batch is None:
-                return
+                if is_done(store, database):
+                    return
+                continue
             try:
                 with batch as cursor:
                     for message in batch:
@@ -73,6 +75,13 @@ def consume(store: Any, database: Database, flags: Any, begun: threading.Barrier
             except ValueError:
                 pass
             flags[CONSUMER] = int(bool(consumer._waiting))
+
+
+def is_done(store: Any, database: Database) -> bool:
+    """Whether every message had its effect, or is a dead letter: that nothing came for a while says so on an idle machine only."""
+    reached = sum(one.offset for one in databases.positions(database.connect(), TOPIC, GROUP).values())
+    ends = sum(store.ends(TOPIC).values())
+    return bool(reached == ends and store.stats().topics[TOPIC].groups[GROUP].lag == 0)
 
 
 def relay(store: Any, database: Database, flags: Any, begun: threading.Barrier, *, until_empty: bool) -> None:
@@ -124,17 +133,17 @@ def main() -> None:
         flags = mmap.mmap(file.fileno(), 0)
     gc.freeze()
     for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
+        if os.fork() == 0:
             code = 1
             try:
+                # Not by the parent: it may be slower than the child is ready.
+                os.write(1, b"pid %d\n" % os.getpid())
                 work(address, effects, outbox, flags, until_empty=line.strip() == "all")
                 code = 0
             finally:
                 if code:
                     sys.excepthook(*sys.exc_info())
                 os._exit(code)
-        os.write(1, b"pid %d\n" % pid)
 
 
 if __name__ == "__main__":

@@ -119,12 +119,13 @@ class LoopDisk:
         """Unmount it in order; does nothing if it is not mounted."""
         if not self._mounted:
             return
-        for attempt in range(50):
+        deadline = time.monotonic() + 30
+        while True:
             try:
                 run("umount", self.path)
                 break
             except RuntimeError:
-                if attempt == 49:
+                if time.monotonic() > deadline:
                     raise
                 # Somebody who was killed may not be gone entirely yet.
                 time.sleep(0.02)
@@ -290,7 +291,7 @@ def _listens(address: str) -> bool:
 
 
 def _wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{process.args!r} did not start")
@@ -305,7 +306,7 @@ def _remove(path: str) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
-    process.wait(20)
+    process.wait(60)
 
 
 @contextlib.contextmanager

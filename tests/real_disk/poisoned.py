@@ -77,7 +77,7 @@ def live(request: dict[str, Any]) -> dict[str, Any]:
         threads.append(threading.Thread(target=store.run))
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         groups = store.stats().topics["jobs"].groups
         if len(groups) == len(request["groups"]) and all(group.lag == 0 for group in groups.values()):

@@ -200,7 +200,7 @@ class Inspector:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(60)
         self._process.stdout.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._answer)

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 SERVER = [sys.executable, "-c", "from tests.real_disk.queue_worker import serve; serve()"]
 KILL_SECONDS = 40.0
 POWER_SECONDS = 30.0
-DRAIN_SECONDS = 60.0
+DRAIN_SECONDS = 120.0
 
 
 class Sessions:

@@ -25,7 +25,8 @@ def main(master: str, checkpoint: str, given: str) -> None:
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.executor.extraJavaOptions": SETTINGS["spark.driver.extraJavaOptions"],
-            # Not before both executors are there.
+            # Not before both executors are there: those that Spark waits for are as many cores as it may have.
+            "spark.cores.max": "2",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
         },

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL = StoreSettings(
-    journal_file_bytes=1024 * 1024, frame_bytes=256 * 1024, reference_bytes=64 * 1024, free_bytes_floor=0, reserve_bytes=0
-)
-"""Small files, so that stores are made in milliseconds."""
+    journal_file_bytes=1024 * 1024, frame_bytes=256 * 1024, reference_bytes=64 * 1024, free_bytes_floor=0, reserve_bytes=0,
+    retention_interval_ms=86_400_000,
+)  # fmt: skip
+"""Small files, so that stores are made in milliseconds. Retention and compaction come when a test calls for them, and not before."""
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",

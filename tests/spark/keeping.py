@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.spark.pipelines.archive import Archive
 from penstock.spark.pipelines.latest import Latest
 from penstock.spark.session import get_session
+from tests.spark.broken import end_if_broken
 from tests.spark.conftest import SETTINGS
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def keep(spark: SparkSession, store: str, folder: str, what: str) -> None:
             pipeline.run(spark, report, every_s=0.01)
         except PenstockError as error:
             print("failed", what, type(error).__name__, error, flush=True)
+            end_if_broken(error)
 
 
 def main(store: str, folder: str) -> None:

@@ -21,15 +21,19 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.spark.options import WriteOptions
 from penstock.spark.session import get_session
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.stream_writer import PenstockStreamWriter
+from tests.spark.broken import end_if_broken
 from tests.spark.conftest import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -76,10 +80,6 @@ class DeadlySource(PenstockDataSource):
         return Deadly(WriteOptions.parse(self.options, streaming=True), schema, folder)
 
 
-BROKEN = 75
-"""With this it ends if its Spark is of no use any more, and is to be started again."""
-
-
 def kill(order: dict[str, Any]) -> None:
     with contextlib.suppress(ProcessLookupError):
         (os.killpg if order["group"] else os.kill)(order["pid"], signal.SIGKILL)
@@ -106,13 +106,28 @@ def start_archive(spark: SparkSession, store: str, folder: str) -> StreamingQuer
     return writer.start(os.path.join(folder, "archive"))
 
 
+def fail(error: Exception | None) -> None:
+    print("failed", str(error)[:500], flush=True)
+    end_if_broken(error)
+
+
+def patiently(start: Callable[..., StreamingQuery], *arguments: Any) -> StreamingQuery:
+    """Start a query: again where the process was killed that Spark asks for the columns of its source."""
+    while True:
+        try:
+            return start(*arguments)
+        except (PySparkException, Py4JError) as error:
+            fail(error)
+        time.sleep(0.1)
+
+
 def main(store: str, folder: str) -> None:
     """See above."""
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
         spark = get_session("pipeline", master="local[2,4]", settings={**SETTINGS, "spark.local.dir": scratch})
         spark.dataSource.register(DeadlySource)
         starts = (start_copy, start_archive)
-        queries = [start(spark, store, folder) for start in starts]
+        queries = [patiently(start, spark, store, folder) for start in starts]
         while True:
             finishing = os.path.exists(os.path.join(folder, "finish"))
             for number, query in enumerate(queries):
@@ -120,13 +135,8 @@ def main(store: str, folder: str) -> None:
                     if finishing:
                         query.processAllAvailable()
                 if not query.isActive:
-                    told = str(query.exception())[:500]
-                    print("failed", told, flush=True)
-                    if "Task serialization failed" in told:
-                        # Now and then two queries of one session that begin at once leave a collection inside Spark whose size is
-                        # not what it holds, and from then on no task of the session can be sent.
-                        os._exit(BROKEN)
-                    queries[number] = starts[number](spark, store, folder)
+                    fail(query.exception())
+                    queries[number] = patiently(starts[number], spark, store, folder)
                     finishing = False
             if finishing:
                 break

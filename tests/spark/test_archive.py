@@ -268,10 +268,11 @@ def test_a_continuous_archive_goes_on_until_it_is_told_to_end(
     """It takes in what comes while it runs."""
     to = str(tmp_path / "archive")
     fill(path, rng, 10)
+    later = [5]  # it tells how far it is more than once, where a batch takes no longer than the pause between two of them
 
     def report(progress: Progress) -> bool:
-        if progress.rows == 10:
-            fill(path, rng, 5)
+        if progress.rows == 10 and later:
+            fill(path, rng, later.pop())
         return progress.rows == 15
 
     done = archive(spark, path, "orders", to, every_s=0.05, report=report)

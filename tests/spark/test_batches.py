@@ -136,6 +136,7 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str) -> No
     """Not a single row of the tasks that succeeded."""
 
     def values(batches: Iterator[Any]) -> Iterator[Any]:
+        import os
         import time
         from pathlib import Path
 
@@ -146,6 +147,10 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str) -> No
                 # When the others are done: what a task that is killed has staged only expires.
                 while len(list(Path(path, "staging").glob("*.stage"))) < 3:
                     time.sleep(0.05)
+                # The last of them syncs this folder before it tells Spark.
+                folder = os.open(Path(path, "staging"), os.O_RDONLY)
+                os.fsync(folder)
+                os.close(folder)
                 time.sleep(0.5)
                 raise ValueError("mine")
             yield pa.RecordBatch.from_pydict({"value": ["x"] * batch.num_rows})

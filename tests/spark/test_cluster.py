@@ -70,7 +70,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     try:
         listen = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         daemons.append(Daemon(folder, "master", environment, "org.apache.spark.deploy.master.Master", *listen))
-        master = daemons[0].says(r"spark://127\.0\.0\.1:[1-9]\d*")
+        master = daemons[0].says(r"spark://127\.0\.0\.1:[1-9]\d*(?=\s)")
         for name in ("one", "two"):
             room = ("--cores", "1", "--memory", "600m", "--work-dir", str(folder / name))
             daemons.append(Daemon(folder, name, environment, "org.apache.spark.deploy.worker.Worker", *listen, *room, master))

@@ -17,6 +17,7 @@ import penstock
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.history import history
 from penstock.spark.pipelines.latest import latest, read_latest
+from tests.spark.broken import BROKEN
 
 if TYPE_CHECKING:
     import random
@@ -40,15 +41,18 @@ class Driver:
         )  # fmt: skip
         self.lines: list[str] = []
 
-    def wait_for(self, *words: str) -> None:
-        """Read its lines until each of *words* has begun one."""
+    def wait_for(self, *words: str) -> bool:
+        """Read its lines until each of *words* has begun one; whether that was before its Spark broke."""
         assert self.process.stdout is not None
         missing = set(words)
         while missing:
             line = self.process.stdout.readline()
+            if not line and self.process.wait() == BROKEN:
+                return False
             assert line, self.lines
             self.lines.append(line)
             missing.discard(line.split()[0])
+        return True
 
     def kill(self) -> None:
         """With Java and Python, at once."""
@@ -84,11 +88,13 @@ def test_killed_at_any_moment_they_have_each_message_once(spark: SparkSession, t
     publisher = threading.Thread(target=publish)
     publisher.start()
     try:
-        for _ in range(KILLS):
+        kills = 0
+        while kills < KILLS:
             driver = Driver(path, folder)
             try:
-                driver.wait_for("archive", "latest")
-                time.sleep(rng.uniform(0.0, 1.5))
+                if driver.wait_for("archive", "latest"):
+                    time.sleep(rng.uniform(0.0, 1.5))
+                    kills += 1
             finally:
                 driver.kill()
     finally:

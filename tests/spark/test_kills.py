@@ -24,7 +24,7 @@ import pytest
 
 import penstock
 from tests.cli.serving import Serving
-from tests.spark.pipeline import BROKEN
+from tests.spark.broken import BROKEN
 
 if TYPE_CHECKING:
     import random
@@ -126,18 +126,19 @@ class Killing:
         if when:
             self._at_commit(kind, when)
         if kind == "worker":
-            self._kill_worker(self.driver)
+            self._kill_worker()
         elif kind == "server":
             self.serve_again()
         else:
             self.drive_again()
 
-    def _kill_worker(self, driver: Driver) -> None:
+    def _kill_worker(self) -> None:
         """One of those that are there; as a driver begins there may be none."""
         killed: list[int] = []
 
         def kill() -> bool:
-            if workers := driver.workers():
+            assert self.driver is not None
+            if workers := self.driver.workers():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.rng.choice(workers), signal.SIGKILL)
                     killed.append(1)
@@ -181,6 +182,15 @@ class Killing:
             lambda: all(new > old for new, old in zip(self.progress(store), before, strict=True)), "it does not go on"
         )
 
+    def wait_for_the_end(self) -> None:
+        """The driver has done everything."""
+
+        def has_ended() -> bool:
+            assert self.driver is not None
+            return self.driver.process.poll() not in (None, BROKEN)
+
+        self.wait_for(has_ended, "it does not end")
+
     def end(self) -> None:
         if self.driver is not None:
             self.driver.kill()
@@ -216,8 +226,7 @@ def test_each_message_arrives_once_whatever_is_killed(tmp_path: Path, rng: rando
                 print(f"{number}: {went_on - began:.1f} s to go on, {time.monotonic() - went_on:.1f} s for {what}", flush=True)
             publisher.stop()
             (tmp_path / "finish").touch()
-            assert killing.driver is not None
-            killing.driver.process.wait(timeout=PATIENCE_S)
+            killing.wait_for_the_end()
             arrived = Counter(int(message.value or b"-1") for message in store.read("out"))
             last: dict[tuple[int, bytes | None], int] = {}
             for message in store.read("out"):

@@ -263,7 +263,8 @@ class Writer:
 
     def _append_on(self, thread: int, stop: threading.Event) -> None:
         rng = random.Random(f"{self._config['seed']} {self._session} {thread}")
-        kinds, weights = list(_APPENDS), list(_APPENDS.values())
+        appends = {kind: _APPENDS[kind] for kind in self._config.get("appends", _APPENDS)}
+        kinds, weights = list(appends), list(appends.values())
         while not stop.is_set():
             if not self.append_some(thread, rng, rng.choices(kinds, weights)[0]):
                 return

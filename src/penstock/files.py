@@ -341,6 +341,8 @@ class RealLock:
     def release(self) -> None:
         """Unlock and close. In a forked child only its copy is closed: the lock stays with the parent."""
         if self._descriptor >= 0 and self._pid == os.getpid():
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)  # so that nobody takes our name for that of the next holder
             # Closing alone would leave the lock, for a moment, to a program that another thread is just starting.
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _UNLOCKED)
         self.leave()
@@ -356,7 +358,7 @@ def lock_owner(path: str) -> dict[str, Any] | None:
     """
     What the holder of the lock on *path* wrote into it; None if nobody holds it. Takes nothing.
 
-    Empty, or what the holder before it wrote, in the moment in which a new one has not written yet.
+    Empty, or what the holder before it wrote (if that one was killed), in the moment in which a new one has not written yet.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

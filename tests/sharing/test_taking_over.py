@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from penstock.errors import LeaseExpired, StoreNotFound
 from penstock.files import RealLock
 from penstock.server import helper
 from penstock.sharing.door import SocketDoor
+from penstock.sharing.folder import SURE_SECONDS
 from penstock.sharing.names import SOCKET_NAME, STARTING_NAME
 from tests.sharing.processes import SETTINGS, eventually, owner_of, program
 
@@ -180,6 +182,36 @@ def test_who_waits_for_an_owner_to_begin_waits_while_somebody_else_starts_it(pat
     thread.join(60)
     assert found[0].publish("t", b"x").offset == 0
     found[0].close()
+
+
+@pytest.mark.parametrize("in_lock", ["nothing", "one that was killed"])
+def test_an_owner_that_has_not_written_its_name_yet_is_waited_for(path: Path, in_lock: str) -> None:
+    """It may share, and it may have no time to say so for longer than an owner that does not share is looked at."""
+    penstock.open(path, share=False, **SETTINGS).close()
+    assert (path / "LOCK").read_bytes() == b"", "who has closed it is not taken for the next one"
+    held = RealLock(str(path / "LOCK"))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    named = {"pid": ended.pid, "host": socket.gethostname()}
+    (path / "LOCK").write_text("" if in_lock == "nothing" else json.dumps(named))
+    found: list[penstock.Store | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(penstock.open(path, **SETTINGS))
+        except penstock.PenstockError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(SURE_SECONDS + 0.3)
+    assert not found
+    held.release()
+    thread.join(60)
+    [store] = found
+    assert not isinstance(store, BaseException), store
+    assert store.publish("t", b"x").offset == 0
+    store.close()
 
 
 def test_a_folder_that_was_removed_is_told_so(path: Path, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ the new owner has recovered from the journal, and so knows those that were store
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.client.address import peer_uid
 from penstock.errors import StoreLocked
@@ -25,12 +27,9 @@ from penstock.sharing.names import owners, reach
 from penstock.sharing.starting import start_helper
 from penstock.volume.identity import LOCK_NAME
 
-if TYPE_CHECKING:
-    import socket
-
 PAUSE_SECONDS = 0.01
 SURE_SECONDS = 0.2
-"""How long an owner must be seen not to share: one that has just taken the lock has not written its own name into it yet."""
+"""How long an owner must be seen not to share."""
 
 
 class SharedFolder:
@@ -63,7 +62,7 @@ class SharedFolder:
             if owner is None:
                 start_helper(self._folder, self._settings, create=self._create, timeout_s=max(0.1, end - now))
             locked = None if owner is None else StoreLocked(self._folder, owner.get("pid"), owner.get("host"))
-            if owner is None or owner.get("shares") is True:
+            if owner is None or owner.get("shares") is True or not _is_named(owner):
                 refused_since = None
             elif refused_since is None:
                 refused_since = now
@@ -79,3 +78,23 @@ class SharedFolder:
             return connected
         connected.close()
         raise PermissionError("another user listens there")
+
+
+def _is_named(owner: dict[str, Any]) -> bool:
+    """
+    Whether it may be the holder who wrote this into the lock.
+
+    One that has just taken the lock has not written yet, and a busy machine may let it stand still there: nothing is in it then, or what
+    the holder before it had written, who was killed.
+    """
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    if owner.get("host") != socket.gethostname():
+        return True
+    with contextlib.suppress(PermissionError, OverflowError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True

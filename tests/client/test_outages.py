@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,18 @@ def test_a_publish_waits_while_the_server_is_away(proxy: Proxy, client: Store, s
     proxy.allow()
     assert waiting.result(PATIENCE_S).offset == 1
     assert served.values("orders") == [b"before", b"during"]
+
+
+def test_the_random_numbers_of_the_program_are_left_alone(proxy: Proxy, served: Served) -> None:
+    """It may have seeded them; how long a client pauses must not change what it draws."""
+    client = served.client(proxy.address, give_up=0.3)
+    client.publish("orders", b"before")
+    random.seed(7)
+    state = random.getstate()
+    lose(proxy, client)
+    with pytest.raises(Unavailable):
+        client.topics()
+    assert random.getstate() == state
 
 
 def test_calls_fail_when_the_server_stays_away_and_work_when_it_is_back(proxy: Proxy, served: Served) -> None:

@@ -82,6 +82,8 @@ def _advice(error: Exception) -> str:
     return "is the server running?"
 
 
+_JITTER = random.SystemRandom()
+"""Not the numbers of `random` itself: those are the program's, which may have seeded them."""
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
@@ -531,7 +533,7 @@ class Connection:
                 if time.monotonic() > end:
                     self._give_up(error)
                     return False
-                self._stop.wait(pause * random.uniform(0.5, 1.5))
+                self._stop.wait(pause * _JITTER.uniform(0.5, 1.5))
                 pause = min(pause * 2, PAUSE_MOST_SECONDS)
             except PenstockError as error:
                 self._give_up(error)  # it is there, and refuses

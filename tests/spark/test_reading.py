@@ -27,6 +27,7 @@ from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable, Iterator
 
     from penstock.spark.reader import PenstockReader
     from penstock.spark.stream_reader import PenstockStreamReader
@@ -339,6 +340,109 @@ def test_a_reader_goes_on_where_it_was_when_its_server_comes_back(tmp_path: Any)
         server.process.communicate()
     assert number > 0
     assert found == numbered(40)
+
+
+LARGE = 900_000
+"""Of such messages Spark is given about twenty at a time."""
+
+
+def large(start: int, stop: int, name: bytes = b"") -> Iterator[list[bytes]]:
+    """Messages in batches that a topic takes."""
+    for at in range(start, stop, 5):
+        yield [name + b"%d " % n + bytes(LARGE) for n in range(at, at + 5)]
+
+
+def small(tables: Any) -> list[bytes]:
+    """What `large` made, without its zeros."""
+    return [value.split(b" ")[0] for table in tables for value in table["value"].to_pylist()]
+
+
+@pytest.fixture
+def served(path: str) -> Iterator[Callable[[], str]]:
+    """Starts a server of the store at *path*, or kills it and starts another one; returns its address."""
+    servers: list[Serving] = []
+
+    def stop() -> None:
+        for server in servers:
+            server.process.kill()
+            server.process.communicate()
+        servers.clear()
+
+    def start() -> str:
+        stop()
+        servers.append(Serving("--data", path, "--native", f"unix:{path}.s", "--no-http"))
+        return f"penstock+unix://{path}.s"
+
+    yield start
+    for place in [one for one in connections._open if one[1].is_server]:
+        connections._open.pop(place).close()
+    stop()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_topic_that_goes_while_a_task_reads_it_from_a_server_is_told_or_left_out(
+    path: str, served: Callable[[], str], again: bool
+) -> None:
+    """A server is asked for a name and an offset, which another topic may have by now: no message of that one is a row."""
+    address = served()
+    with penstock.open(address) as store:
+        for values_ in large(0, 60):
+            store.publish_many("t", values_)
+        strict, lenient = batch(address), batch(address, failOnDataLoss="false")
+        tasks = [reader.read(reader.partitions()[0]) for reader in (strict, lenient)]
+        firsts = [next(task) for task in tasks]
+        store.delete_topic("t")
+        if again:
+            for values_ in large(0, 60, b"other "):
+                store.publish_many("t", values_)
+        with pytest.raises(DataLost, match="made again" if again else "gone"):
+            list(tasks[0])
+        rest = list(tasks[1])
+    assert 0 < len(small(firsts)) // 2 < 60
+    found = small([firsts[1], *rest])
+    assert found == numbered(len(found))
+
+
+def test_a_tail_that_a_server_lost_while_a_task_reads_is_told_or_left_out(path: str, served: Callable[[], str]) -> None:
+    """Whoever comes back with other messages at these offsets says so by its log epoch."""
+    with open_store(path) as store:
+        store.create_topic("t", sync="os")
+        for values_ in large(0, 10):
+            store.publish_many("t", values_)
+        store._volume.checkpoint()
+        shutil.copytree(path, path + ".before", ignore=shutil.ignore_patterns("*.socket"))
+        for values_ in large(10, 60):
+            store.publish_many("t", values_)
+    address = served()
+    strict, lenient = batch(address), batch(address, failOnDataLoss="false")
+    tasks = [reader.read(reader.partitions()[0]) for reader in (strict, lenient)]
+    firsts = [next(task) for task in tasks]
+    shutil.rmtree(path)
+    os.rename(path + ".before", path)
+    with penstock.open(served()) as store:
+        for values_ in large(10, 60, b"other "):
+            store.publish_many("t", values_)
+        with pytest.raises(DataLost, match="others have their offsets"):
+            list(tasks[0])
+        rest = list(tasks[1])
+    found = small([firsts[1], *rest])
+    assert 10 < len(found) < 60
+    assert found == numbered(len(found))
+
+
+def test_a_topic_that_goes_while_a_task_reads_its_folder_is_told_or_left_out(path: str) -> None:
+    """As through a server."""
+    with open_store(path) as store:
+        for values_ in large(0, 60):
+            store.publish_many("t", values_)
+        strict, lenient = batch(path), batch(path, failOnDataLoss="false")
+        tasks = [reader.read(reader.partitions()[0]) for reader in (strict, lenient)]
+        firsts = [next(task) for task in tasks]
+        store.delete_topic("t")
+        with pytest.raises(DataLost, match="gone"):
+            list(tasks[0])
+        found = small([firsts[1], *tasks[1]])
+    assert found == numbered(len(found))
 
 
 def test_a_server_that_does_not_come_back_is_told(tmp_path: Any) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.errors import DataLost, MissingData, OffsetOutOfRange
+from penstock.errors import DataLost, MissingData, OffsetOutOfRange, TopicNotFound
 from penstock.spark.loss import LossCheck
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from penstock.spark.planning import Range
+    from penstock.store.reading import TopicPositions
 
 _STORED = {"timestampType": "timestamp_type"}
 _CONSTANT = ("topic", "partition")
@@ -38,6 +39,13 @@ def batches(
 
 
 def _read(store: Any, wanted: Range, shape: _Shape, check: LossCheck) -> Iterator[pa.RecordBatch]:
+    """
+    Rows are given when the topic and the log's epoch were still the same after they had been read.
+
+    A server reads by the topic's name and the offset. Where the topic is made again meanwhile, or the server comes back without messages
+    that its disk had not kept, other messages have these offsets. Neither an id nor an epoch ever comes back, so one look behind each
+    read tells.
+    """
     offset = wanted.start
     while offset < wanted.end:
         now = store.positions([wanted.topic]).get(wanted.topic)
@@ -56,14 +64,23 @@ def _read(store: Any, wanted: Range, shape: _Shape, check: LossCheck) -> Iterato
         try:
             stored = store.read_arrow(wanted.topic, wanted.partition, start=offset, end=end, columns=shape.columns)
             for found in _join(stored):
+                if not _is_same(now, store.positions([wanted.topic]).get(wanted.topic)):
+                    break
                 yield shape.rows(found)
                 offset = found[0][-1].as_py() + 1
-            return
-        except (OffsetOutOfRange, MissingData):
-            # Retention was faster than this reader: see what is left, unless nothing has changed.
+            else:
+                if offset >= end or _is_same(now, store.positions([wanted.topic]).get(wanted.topic)):
+                    return  # where the range ends in a hole there is nothing more to come
+        except (OffsetOutOfRange, MissingData, TopicNotFound):
+            # Retention was faster than this reader, or the topic is gone: see what is left, unless nothing has changed.
             after = store.positions([wanted.topic]).get(wanted.topic)
-            if after is not None and after.topic_id == now.topic_id and after.starts[wanted.partition] <= offset:
+            if _is_same(now, after) and after.starts[wanted.partition] <= offset:
                 raise
+
+
+def _is_same(before: TopicPositions, after: TopicPositions | None) -> TypeGuard[TopicPositions]:
+    """Whether offsets still mean what they meant."""
+    return after is not None and after.topic_id == before.topic_id and after.log_epoch == before.log_epoch
 
 
 class _Shape:

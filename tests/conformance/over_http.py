@@ -368,9 +368,9 @@ class HttpStore:
         pages = [(number, self._page(topic, number, _place(start), limit)) for number in partitions]
         return itertools.islice(self._messages(topic, pages), max_messages)
 
-    def _page(self, topic: str, partition: int, start: Any, limit: int) -> dict[str, Any]:
+    def _page(self, topic: str, partition: int, start: Any, limit: int, **uuid: str) -> dict[str, Any]:
         path = ["topics", topic, "partitions", partition, "messages"]
-        found: dict[str, Any] = self.ask("GET", path, start=start, limit=limit, base64="true")
+        found: dict[str, Any] = self.ask("GET", path, start=start, limit=limit, base64="true", **uuid)
         return found
 
     def _messages(self, topic: str, pages: list[tuple[int, dict[str, Any]]]) -> Iterator[HttpMessage]:
@@ -381,7 +381,7 @@ class HttpStore:
                 yield from (message for message in messages if message.offset < end)
                 if not messages or page["next"] >= end:
                     break
-                page = self._page(topic, partition, page["next"], PAGE)
+                page = self._page(topic, partition, page["next"], PAGE, uuid=page["uuid"])
 
     # -- groups -----------------------------------------------------------------------------------------------------
 

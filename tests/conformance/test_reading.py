@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,23 @@ def test_reading_changes_nothing(store: Store) -> None:
         for _ in range(3):
             assert stored(store, "t") == numbered(10)
         assert state_of(store) == before
+
+
+def test_who_reads_a_topic_that_is_made_again_does_not_get_the_messages_of_the_new_one(store: Store) -> None:
+    """What was read is the old one's, and then it is told that this one is gone, unless all of it had been fetched before."""
+    old = [b"old %d" % n + bytes(500_000) for n in range(18)]
+    for at in range(0, 18, 3):
+        store.publish_many("t", old[at : at + 3])
+    reading = iter(store.read("t"))
+    found = [next(reading).value]
+    store.delete_topic("t")
+    for _ in range(6):
+        store.publish_many("t", [b"new" + bytes(500_000)] * 3)
+    with contextlib.suppress(TopicNotFound):
+        for message in reading:
+            found.append(message.value)  # noqa: PERF401 - what came before it is told
+        assert len(found) == 18
+    assert found == old[: len(found)]
 
 
 @pytest.mark.parametrize("start", range(0, 31, 3))

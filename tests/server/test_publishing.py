@@ -128,6 +128,18 @@ def test_an_array_with_one_bad_message_stores_nothing(client: httpx.Client, topi
 JSON = {"content-type": "application/json"}
 
 
+def uuid_of(client: httpx.Client, topic: str) -> str:
+    found: str = client.get(f"/v1/topics/{topic}").json()["uuid"]
+    return found
+
+
+def test_a_page_of_another_topic_with_the_same_name_is_refused(client: httpx.Client, topic: str) -> None:
+    publish(client, topic, [{"value": "a"}])
+    asked = {"start": "0", "uuid": "0" * 32}
+    gone = client.get(f"/v1/topics/{topic}/partitions/0/messages", params=asked)
+    assert (gone.status_code, gone.json()["code"]) == (404, "TOPIC_NOT_FOUND")
+
+
 def test_pages_follow_each_other(client: httpx.Client, topic: str) -> None:
     publish(client, topic, [{"value": str(number)} for number in range(25)])
     found, start = [], "earliest"
@@ -138,12 +150,13 @@ def test_pages_follow_each_other(client: httpx.Client, topic: str) -> None:
         found += [message["value"] for message in page["messages"]]
         start = page["next"]
     assert found == [str(number) for number in range(25)]
-    assert page == {"messages": [], "next": 25, "end": 25}
+    assert page == {"uuid": uuid_of(client, topic), "messages": [], "next": 25, "end": 25}
+    assert read(client, topic, start=25, uuid=page["uuid"]) == page
 
 
 def test_reading_begins_at_a_place(client: httpx.Client, topic: str) -> None:
     publish(client, topic, [{"value": "a"}, {"value": "b"}])
-    assert read(client, topic, start="latest") == {"messages": [], "next": 2, "end": 2}
+    assert read(client, topic, start="latest") == {"uuid": uuid_of(client, topic), "messages": [], "next": 2, "end": 2}
     assert [one["offset"] for one in read(client, topic, start="1")["messages"]] == [1]
     assert len(read(client, topic, start="2020-01-01T00:00:00Z")["messages"]) == 2
     gone = client.get(f"/v1/topics/{topic}/partitions/0/messages", params={"start": "3"})

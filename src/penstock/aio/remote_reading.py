@@ -11,7 +11,7 @@ from penstock.client.store import check_topic_name
 from penstock.errors import TopicNotFound
 from penstock.store import reading
 from penstock.topics.message import Message
-from penstock.wire.answers import log_ends, topic_ttl_us, whole
+from penstock.wire.answers import log_ends, topic_id, topic_ttl_us, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import split_batches
 
@@ -55,13 +55,13 @@ async def messages(
         for name, where in (("start", start), ("end", end)):
             if isinstance(where, dt.datetime):
                 time_us = check_moment_us(name, where)
-                asked = {"topic": topic, "partition": number, "time_us": time_us}
+                asked = {"topic": topic, "partition": number, "time_us": time_us, **topic_id(fields)}
                 times[time_us] = whole((await calls.ask(Call.OFFSET_OF_TIME, asked)).fields, "offset")
         spans.append((number, *reading.span(_Extent(log_start, committed_end, times), start, end)))
     for number, first, last in spans:
         offset = first
         while offset < last and left > 0:
-            asked = {"topic": topic, "partition": number, "offset": offset, "bytes": READ_BYTES}
+            asked = {"topic": topic, "partition": number, "offset": offset, "bytes": READ_BYTES, **topic_id(fields)}
             batches = split_batches((await calls.ask(Call.READ, asked)).payload, topic_ttl_us(fields))
             if not batches:
                 break

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.arguments import check_whole_number
 from penstock.broker.fields import texts
+from penstock.errors import TopicNotFound
 from penstock.wire import documents
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Reading:
             return {"topics": {name: documents.encode_positions(one) for name, one in found.items()}}, []
         topic = self._topics.named(frame)
         ends = self._store._volume.ends(topic.logs)  # noqa: SLF001
-        return {"starts": [log.log_start for log in topic.logs], "ends": ends, "ttl_ms": topic.settings.ttl_ms}, []
+        starts = [log.log_start for log in topic.logs]
+        return {"topic_id": topic.topic_id.hex(), "starts": starts, "ends": ends, "ttl_ms": topic.settings.ttl_ms}, []
 
     def read(self, frame: Frame) -> Answer:
         """Whole batches from an offset on."""
@@ -49,4 +51,8 @@ class Reading:
 
     def _log(self, frame: Frame) -> PartitionLog:
         topic = self._topics.named(frame)
+        wanted = frame.fields.get("topic_id")
+        if wanted is not None and wanted != topic.topic_id.hex():
+            # The client's is gone, and another one has its name: the client's offsets mean nothing in it.
+            raise TopicNotFound(topic.name)
         return topic.logs[topic.check_partition(frame.fields.get("partition"))]

@@ -62,6 +62,12 @@ def log_ends(fields: dict[str, Any]) -> list[tuple[int, int]]:
     return list(zip(starts, numbers(fields, "ends", len(starts)), strict=True))
 
 
+def topic_id(fields: dict[str, Any]) -> dict[str, str]:
+    """What a call adds to be refused when another topic has the name by then; nothing of an older server, which does not tell."""
+    value = fields.get("topic_id")
+    return {"topic_id": value} if isinstance(value, str) else {}
+
+
 def topic_ttl_us(fields: dict[str, Any]) -> int:
     """How long messages of a topic live that do not say it themselves, 0 for ever; an older server does not tell."""
     value = fields.get("ttl_ms")

@@ -174,6 +174,7 @@ def check_topics_room(context: Context) -> None:
     parameters=(
         Parameter("start", schemas.PLACE, "earliest"),
         Parameter("limit", schemas.whole(1, READ_MAX, "the most messages"), 100),
+        Parameter("uuid", schemas.text(32, "that of the page before: 404 if another topic has the name by now")),
         BASE64,
     ),
     answers={200: ref("Page")},
@@ -185,13 +186,19 @@ async def read(call: Call) -> Response:
     start = show.place_of("start", call.query["start"])
     bytes_max = call.context.settings.response_bytes_max
 
-    def some() -> tuple[list[dict[str, Any]], int, int, int]:
+    def some() -> tuple[dict[str, Any], int]:
+        uuid = store.topic(call.topic).topic_id.hex()
+        if call.query["uuid"] not in {None, uuid}:
+            raise TopicNotFound(call.topic)
         # The range is fixed first: what comes later belongs to the next page.
         messages = store.read(call.topic, partition, start=start, max_messages=limit)
         end = store.ends(call.topic)[partition]
         found, size = show.fitting(itertools.islice(messages, limit), bytes_max)
         following = found[-1].offset + 1 if found else start if isinstance(start, int) else end
-        return [show.message_fields(message, as_base64=call.query["base64"]) for message in found], following, end, size
+        if store.topic(call.topic).topic_id.hex() != uuid:
+            raise TopicNotFound(call.topic)
+        shown = [show.message_fields(message, as_base64=call.query["base64"]) for message in found]
+        return {"uuid": uuid, "messages": shown, "next": following, "end": end}, size
 
-    messages, following, end, size = await asyncio.to_thread(some)
-    return await show.large_json_answer({"messages": messages, "next": following, "end": end}, size)
+    page, size = await asyncio.to_thread(some)
+    return await show.large_json_answer(page, size)

@@ -164,7 +164,7 @@ COMPONENTS: dict[str, Schema] = {
     },
     "Deliveries": answer({"messages": list_of(ref("Delivery"))}),
     "Page": answer(
-        {"messages": list_of(ref("Message")), "next": whole(0, OFFSET_MAX, "where to go on"),
+        {"uuid": text(32, "the topic's"), "messages": list_of(ref("Message")), "next": whole(0, OFFSET_MAX, "where to go on"),
          "end": whole(0, OFFSET_MAX, "the offset after the last message")}
     ),
     "Finished": answer({"done": whole(0, RECEIPTS_MAX)}),

@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     batches: int
 
 
-FULL = Sizes(rows=10_000_000, single_rows=2_000_000, rounds=5, batches=30)
+FULL = Sizes(rows=10_000_000, single_rows=10_000_000, rounds=5, batches=30)
 QUICK = Sizes(rows=400_000, single_rows=40_000, rounds=1, batches=5)
 
 
@@ -189,12 +189,11 @@ class Bench:
         """A topic, and what it is compared with, with as many rows."""
         parquet = os.path.join(self.folder, f"parquet-{name}")
         self.topic(name).write.parquet(parquet)
-        tuple_rows = max(rows // 10, ROWS_A_BATCH * PARTITIONS)
         return {
             "topic": (rows, lambda: consume(self.topic(name))),
             "Parquet": (rows, lambda: consume(self.spark.read.parquet(parquet))),
             "one prebuilt batch": (rows, lambda: consume(self.made_up(rows, "prebuilt"))),
-            "tuples": (tuple_rows, lambda: consume(self.made_up(tuple_rows, "tuples"))),
+            "tuples": (rows, lambda: consume(self.made_up(rows, "tuples"))),
         }
 
     def scaling(self) -> Variants:
@@ -296,12 +295,13 @@ def check(results: Mapping[str, list[float]]) -> list[tuple[str, bool]]:
     best = {name: max(found) for name, found in results.items()}
     ours = best["topic"]
     parquet, prebuilt, tuples = (ours / best[name] for name in ("Parquet", "one prebuilt batch", "tuples"))
+    ceiling = best["one prebuilt batch"] / best["tuples"]
     return [
         (
             f"{parquet:.2f} of Parquet, {prebuilt:.2f} of one prebuilt batch (target: {OF_PARQUET} or {OF_PREBUILT})",
             parquet >= OF_PARQUET or prebuilt >= OF_PREBUILT,
         ),
-        (f"{tuples:.1f} times tuples (target: {OF_TUPLES:.0f})", tuples >= OF_TUPLES),
+        (f"{tuples:.1f} times tuples (target: {OF_TUPLES:.0f}; one prebuilt batch: {ceiling:.1f})", tuples >= OF_TUPLES),
     ]
 
 
@@ -309,10 +309,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="little data, one round: whether it runs, not how fast")
     parser.add_argument("--rows", type=int, help="rows of the large topic")
+    parser.add_argument("--single-rows", type=int, help="rows of the topic that is written one message at a time")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--json", help="a file for all rounds")
     chosen = parser.parse_args()
-    given = {name: value for name in ("rows", "rounds") if (value := getattr(chosen, name)) is not None}
+    given = {name: value for name in ("rows", "single_rows", "rounds") if (value := getattr(chosen, name)) is not None}
     sizes = (QUICK if chosen.quick else FULL)._replace(**given)
     folder = tempfile.mkdtemp(prefix="penstock-spark-", dir="/var/tmp")
     try:

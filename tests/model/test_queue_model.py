@@ -6,9 +6,13 @@ import random
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from tests.conftest import run_seed
 from tests.model.queue_machine import LANES, ORDERED, PARTITIONS, SHARED, WISHES, LanesMachine, MortalMachine, QueueMachine
 
 if TYPE_CHECKING:
@@ -20,15 +24,38 @@ TestLanesModel = LanesMachine.TestCase
 TestLanesModel.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 
 
+def _seeded(machine: type[RuleBasedStateMachine], number: int) -> Any:
+    """The same machine with a seed of its own: hypothesis has one for the whole run, with which all would live the same histories."""
+    return hypothesis.seed(f"{run_seed()} {number}")(type(f"Long{machine.__name__}{number}", (machine,), {}))
+
+
 def _long(number: int) -> Any:
     """A quarter of 2,000 histories: four test processes may share them."""
-    machine: Any = type(f"LongQueueMachine{number}", (QueueMachine,), {})
-    case = pytest.mark.timeout(900)(pytest.mark.long(machine.TestCase))
+    case = pytest.mark.timeout(900)(pytest.mark.long(_seeded(QueueMachine, number).TestCase))
     case.settings = settings(max_examples=500, stateful_step_count=50, deadline=None)
     return case
 
 
 TestQueueModelLong1, TestQueueModelLong2, TestQueueModelLong3, TestQueueModelLong4 = map(_long, range(1, 5))
+
+
+def test_the_quarters_are_not_four_times_the_same() -> None:
+    """Each lives other histories; and the same ones when the run is repeated with its seed."""
+
+    def histories(number: int) -> list[int]:
+        lived: list[int] = []
+
+        class Machine(RuleBasedStateMachine):
+            @rule(value=st.integers())
+            def note(self, value: int) -> None:
+                lived.append(value)
+
+        run_state_machine_as_test(_seeded(Machine, number), settings=settings(max_examples=10, database=None))
+        return lived
+
+    one, two, three, four = map(histories, range(1, 5))
+    assert len({str(one), str(two), str(three), str(four)}) == 4
+    assert histories(1) == one
 
 
 # -- the same with weights ----------------------------------------------------------------------------------------------
@@ -138,7 +165,7 @@ def _shrink(history: list[Step], error: BaseException, kind: type[QueueMachine],
 
 def _check_histories(seed: int, count: int, length: int, kind: type[QueueMachine] = QueueMachine) -> None:
     for number in range(count):
-        history = _random_history(random.Random(f"{seed} {number}"), length)
+        history = _random_history(random.Random(f"{seed} {kind.__name__} {number}"), length)
         error = _run(history, kind)
         if error is not None:
             shorter = _shrink(history, error, kind)

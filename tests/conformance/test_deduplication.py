@@ -246,11 +246,23 @@ def test_batches_that_share_keys_do_not_wait_for_each_other_for_ever(live_store:
 
 
 def test_keys_over_the_limit_are_forgotten_oldest_first(store: Store) -> None:
-    """A hundred thousand are remembered; what is evicted may be stored twice, and is never lost."""
+    """A hundred thousand are remembered; what is evicted may be stored twice, is never lost, and is counted."""
     for part in range(11):
         store.publish_many(
             "t", [b""] * 10_000, dedup_keys=[b"%d" % number for number in range(part * 10_000, part * 10_000 + 10_000)]
         )
+    assert store.stats().topics["t"].dedup_evicted == 10_000
     assert store.publish("t", b"", dedup_key=b"109999").duplicate
     assert store.publish("t", b"", dedup_key=b"10001").duplicate
+    assert store.stats().topics["t"].dedup_evicted == 10_000
     assert not store.publish("t", b"", dedup_key=b"0").duplicate
+    assert store.stats().topics["t"].dedup_evicted == 10_001
+
+
+def test_keys_whose_window_has_ended_are_not_counted_as_evicted(backend: Backend) -> None:
+    """Only what was forgotten too early is."""
+    store = backend.open()
+    for number in range(10):
+        store.publish_many("t", [b""] * 3, dedup_keys=[f"{number} {one}" for one in range(3)])
+        backend.advance(100)
+    assert store.stats().topics["t"].dedup_evicted == 0

@@ -190,9 +190,9 @@ def test_a_bad_one_among_those_to_abort_changes_nothing(store: Store) -> None:
     for bad in ("bad", "../../x", NEVER_MADE + "0", ""):
         with pytest.raises(StageNotFound):
             store.abort([one, bad, two])
-    for bad in (None, 5, b"x", ["x"]):
+    for wrong in (None, 5, b"x", ["x"]):
         with pytest.raises(BadArgument):
-            store.abort([one, bad, two])  # type: ignore[list-item]
+            store.abort([one, wrong, two])  # type: ignore[list-item]
     assert store.commit("job", 1, [one, two]).messages == 2
 
 
@@ -240,7 +240,7 @@ def test_a_bad_message_is_not_staged(store: Store) -> None:
     with plain(store).stage("job") as stage:
         for bad in ({"value": "text"}, {"value": bytes(101)}, {"value": b"x", "partition": -1}, {"value": b"x", "key": 5}):
             with pytest.raises(UsageError):
-                stage.publish("t", **bad)  # type: ignore[arg-type]
+                stage.publish("t", **bad)
         with pytest.raises(UsageError):
             stage.publish_many("t", [b"x", 5])
         with pytest.raises(BadName):

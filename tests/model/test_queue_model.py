@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.conftest import run_seed
-from tests.model.queue_machine import LANES, ORDERED, PARTITIONS, SHARED, WISHES, LanesMachine, MortalMachine, QueueMachine
+from tests.model.queue_machine import (
+    KEYS,
+    LANES,
+    ORDERED,
+    PARTITIONS,
+    SHARED,
+    WISHES,
+    LanesMachine,
+    MortalMachine,
+    QueueMachine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +89,7 @@ HOWS = [
 WEIGHTS = {
     "publish": 5, "publish_wishes": 6, "publish_once": 3, "get": 14, "handle": 8, "finish": 10, "finish_late": 4, "ack_all": 2,
     "commit": 1, "seek": 1, "change_consumers": 3, "transaction": 3, "stage": 2, "commit_stages": 3,
-    "take_out_dead_letters": 1, "advance": 6,
+    "take_out_dead_letters": 1, "send": 3, "advance": 6,
     "make_durable": 4, "end": 3,
 }  # fmt: skip
 
@@ -90,6 +100,7 @@ def _random_arguments(rng: random.Random, name: str) -> dict[str, Callable[[], A
         "finish_late": HOWS,
         "make_durable": ["flush", "checkpoint", "checkpoint and merge"],
         "end": ["kill", "kill", "lose power", "restart"],
+        "send": ["send", "send", "send", "send again", "leave one out", "open", "send as the old one"],
         "commit_stages": ["commit", "commit", "skip and commit", "repeat", "fenced", "abort"],
     }
     return {
@@ -100,7 +111,7 @@ def _random_arguments(rng: random.Random, name: str) -> dict[str, Callable[[], A
         "count": lambda: rng.randint(1, 4),
         "wishes": lambda: rng.choices(WISHES, k=rng.randint(1, 4)),
         "lanes": lambda: rng.choices(LANES, k=4),
-        "keys": lambda: rng.choices(["a", "b", None], k=rng.randint(1, 3)),
+        "keys": lambda: rng.choices(KEYS, k=rng.randint(1, 3)),
         "hows": lambda: rng.choices(HOWS, k=rng.randint(1, 4)),
         "how": lambda: rng.choice(hows[name]),
         "wait": lambda: rng.random() < 0.5,
@@ -227,7 +238,12 @@ def test_a_history_that_failed_once() -> None:
 
 
 def test_random_histories(seed: int) -> None:
-    """I15-I32 over histories that do much of everything; the steps of a failure are printed."""
+    """
+    I15-I32 but for I26 over histories that do much of everything; the steps of a failure are printed.
+
+    I26, a dead letter that cannot be written: `tests/topics/test_refusals.py` and B5 of the pitfalls. I31 is here for the
+    gate of sequences; what producers make of it is in `tests/conformance/test_producers.py`.
+    """
     _check_histories(seed, 80, 120)
 
 

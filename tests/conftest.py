@@ -42,24 +42,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if not os.environ.get(SEED_VARIABLE):
         os.environ[SEED_VARIABLE] = str(secrets.randbits(32))
     if config.getoption("hypothesis_seed", default=None) is None:
-        config.option.hypothesis_seed = str(_seed())
+        config.option.hypothesis_seed = str(run_seed())
 
 
 def pytest_report_header() -> str:
     """Print the seed at the top of the run."""
-    return f"seed: {SEED_VARIABLE}={_seed()}"
+    return f"seed: {SEED_VARIABLE}={run_seed()}"
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Print the seed again where the eye is after a failure."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
-        terminalreporter.write_line(f"Repeat with {SEED_VARIABLE}={_seed()}")
+        terminalreporter.write_line(f"Repeat with {SEED_VARIABLE}={run_seed()}")
 
 
 @pytest.fixture(scope="session")
 def seed() -> int:
     """The seed of this run, the same in every test process."""
-    return _seed()
+    return run_seed()
 
 
 @pytest.fixture
@@ -68,5 +68,6 @@ def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{seed} {request.node.nodeid}")
 
 
-def _seed() -> int:
+def run_seed() -> int:
+    """The seed of this run, for what is made when a module is imported."""
     return int(os.environ[SEED_VARIABLE], 0)

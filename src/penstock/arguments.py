@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 
 from penstock.errors import BadArgument
 
@@ -62,6 +63,17 @@ def check_moment_us(name: str, value: object) -> int:
     if not _SECONDS_LEAST <= value < _SECONDS_END:
         raise BadArgument(name, shown(value), "is no moment in the years 1 to 9999")
     return min(round(value * US_PER_SECOND), _SECONDS_END * US_PER_SECOND - 1)
+
+
+def check_texts(name: str, values: object, what: str) -> list[str]:
+    """A list of texts, given as whatever can be gone through and is not one text itself; *what* they are, for the error."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise BadArgument(name, shown(values), f"must be a list of {what}")
+    found = list(values)
+    for value in found:
+        if not isinstance(value, str):
+            raise BadArgument(name, shown(value), f"must be a list of {what}, which are texts")
+    return found
 
 
 def check_one_of(name: str, value: object, choices: tuple[str, ...]) -> str:

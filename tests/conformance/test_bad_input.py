@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +24,7 @@ from penstock.errors import (
     NotFound,
     OffsetOutOfRange,
     ReservedName,
+    StageNotFound,
     StoreNotFound,
     TopicNotFound,
     UsageError,
@@ -156,6 +157,57 @@ def test_what_is_no_text_is_no_name(world: World, name: Any) -> None:
         lambda: store.dead_letters(name),
     ):
         refused(world, call, UsageError, NotFound)
+
+
+CALLS_WITH_A_NAME: dict[str, Callable[[Store, Any], Any]] = {
+    "delete_topic": lambda store, name: store.delete_topic(name),
+    "vacuum": lambda store, name: store.vacuum(name),
+    "compact": lambda store, name: store.compact(name),
+    "ends": lambda store, name: store.ends(name),
+    "positions": lambda store, name: store.positions(["t", name]),
+    "stage": lambda store, name: store.stage(name),
+    "commit": lambda store, name: store.commit(name, 1, []),
+    "committed": lambda store, name: store.committed(name, 1),
+    "offset_of_time": lambda store, name: store.offset_of_time(name, 0, datetime.now(UTC)),
+    "epoch_at": lambda store, name: store.epoch_at(name, 0, 0),
+}
+"""More calls; those of a kind of store that has not all of them are left out one by one."""
+
+
+@pytest.mark.parametrize("call", CALLS_WITH_A_NAME)
+def test_a_bad_name_is_refused_by_each_call(world: World, call: str) -> None:
+    """Also what is no text; None is every topic for those that keep house."""
+    for name in (*BAD_NAMES, *NO_NAMES):
+        if name is not None or call not in ("vacuum", "compact"):
+            kinds = (BadName, BadArgument) if call in ("positions", "stage", "commit", "committed") else (BadName, NotFound)
+            refused(world, partial(CALLS_WITH_A_NAME[call], world.store, name), *kinds)
+
+
+@pytest.mark.parametrize("topics", [None, 5, 1.5, True, "t", b"t", [5], [None], [b"t"], [["t"]], {"t": 1, 5: 2}], ids=ascii)
+def test_what_is_no_list_of_topics_has_no_positions(world: World, topics: Any) -> None:
+    """One text is none either: it was taken for a list of letters."""
+    refused(world, lambda: world.store.positions(topics), BadArgument)
+
+
+@pytest.mark.parametrize("number", [None, -1, 1 << 63, HUGE, 1.5, 1.0, NAN, INFINITY, "5", True, [1], Nonsense()], ids=ascii)
+def test_a_bad_number_of_a_commit_is_refused(world: World, number: Any) -> None:
+    """To commit, and to ask."""
+    refused(world, lambda: world.store.commit("job", number, []), BadArgument)
+    refused(world, lambda: world.store.committed("job", number), BadArgument)
+
+
+@pytest.mark.parametrize("stages", [None, 5, NAN, True, "0" * 32, b"x", [5], [None], [["x"]], Nonsense()], ids=ascii)
+def test_what_is_no_list_of_stages_is_not_committed_or_aborted(world: World, stages: Any) -> None:
+    """Nor any of a list with such a thing in it."""
+    refused(world, lambda: world.store.commit("job", 1, stages), BadArgument)
+    refused(world, lambda: world.store.abort(stages), BadArgument)
+
+
+def test_a_text_that_is_no_stage_is_not_found(world: World) -> None:
+    """Whatever it is, and however long."""
+    for name in BAD_NAMES:
+        refused(world, partial(world.store.commit, "job", 1, [name]), StageNotFound)
+        refused(world, partial(world.store.abort, [name]), StageNotFound)
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES, ids=[name[:30] for name in GOOD_NAMES])
@@ -464,7 +516,7 @@ def test_a_bad_number_of_messages_is_refused(world: World, most: Any) -> None:
     refused(world, lambda: world.store.dead_letters("t").list(max_messages=most))
 
 
-@pytest.mark.parametrize("timeout", [-1, NAN, "5", True, [5], b"1"], ids=ascii)
+@pytest.mark.parametrize("timeout", [-1, NAN, INFINITY, 1e300, HUGE, "5", True, [5], b"1"], ids=ascii)
 def test_a_bad_timeout_is_refused(world: World, timeout: Any) -> None:
     """Before waiting."""
     refused(world, lambda: world.consumer.get(timeout=timeout))
@@ -622,11 +674,35 @@ def test_an_unknown_topic_is_not_found_by_any_call(world: World) -> None:
         lambda: store.delete_group("nope", "g"),
         lambda: store.dead_letters("nope"),
         lambda: store.retain("nope"),
+        lambda: store.delete_topic("nope"),
         lambda: store.groups("nope"),
     ):
         refused(world, call, TopicNotFound)
         with pytest.raises(TopicNotFound, match="nope"):
             call()
+
+
+@pytest.mark.parametrize("call", ["vacuum", "compact", "ends", "offset_of_time", "epoch_at"])
+def test_an_unknown_topic_is_not_found_by_each_call(world: World, call: str) -> None:
+    """The rest of them; for `positions` it is one that is left out."""
+    refused(world, lambda: CALLS_WITH_A_NAME[call](world.store, "nope"), TopicNotFound)
+
+
+def test_positions_leave_out_what_is_not_there(world: World) -> None:
+    """An answer for the others, at one moment."""
+    found = world.store.positions(["nope", "t", "nope", "t"])
+    assert list(found) == ["t"]
+    assert (found["t"].starts, found["t"].ends) == ({0: 0, 1: 0}, {0: 5, 1: 5})
+    assert world.store.positions([]) == world.store.positions(["nope"]) == {}
+
+
+@pytest.mark.parametrize("call", [*CALLS_WITH_A_NAME, "abort", "metrics"])
+def test_a_closed_store_refuses_each_call(world: World, call: str) -> None:
+    """The rest of them."""
+    world.store.close()
+    others = {"abort": lambda: world.store.abort([]), "metrics": world.store.metrics}
+    with pytest.raises(Closed):
+        others.get(call, lambda: CALLS_WITH_A_NAME[call](world.store, "t"))()
 
 
 def test_a_closed_store_refuses_every_call(world: World) -> None:

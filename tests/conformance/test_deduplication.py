@@ -81,6 +81,68 @@ def test_a_key_is_forgotten_after_the_window(backend: Backend) -> None:
     assert place(store.publish("t", b"x", dedup_key="k")) == (0, 1, True)
 
 
+def test_a_clock_that_was_set_back_does_not_keep_keys_for_ever(backend: Backend) -> None:
+    """What was published a day ahead pinned all keys behind it: their messages were taken for duplicates, and lost."""
+    store, clock = backend.open(), backend.fake_clock
+    clock.jump_wall(86_400)
+    assert place(store.publish("t", b"x", dedup_key="b")) == (0, 0, False)
+    clock.jump_wall(-86_400)
+    assert place(store.publish("t", b"x", dedup_key="c")) == (0, 1, False)
+    backend.advance(119)
+    assert place(store.publish("t", b"x", dedup_key="c")) == (0, 1, True)
+    backend.advance(3_600)
+    assert place(store.publish("t", b"x", dedup_key="c")) == (0, 2, False)
+    assert place(store.publish("t", b"x", dedup_key="b")) == (0, 3, False), "its moment is a day away"
+    assert store.publish("t", b"x", dedup_key="b").duplicate
+    backend.advance(2 * 86_400)
+    assert place(store.publish("t", b"x", dedup_key="b")) == (0, 4, False)
+
+
+def test_a_clock_that_is_set_back_within_the_window_forgets_nothing(backend: Backend) -> None:
+    """As NTP does: the retry of a moment ago is still a retry; and the key lives no longer than two windows."""
+    store, clock = backend.open(), backend.fake_clock
+    store.publish("t", b"x", dedup_key="k")
+    clock.jump_wall(-100)
+    assert place(store.publish("t", b"x", dedup_key="k")) == (0, 0, True)
+    backend.advance(219)
+    assert place(store.publish("t", b"x", dedup_key="k")) == (0, 0, True)
+    backend.advance(2)
+    assert place(store.publish("t", b"x", dedup_key="k")) == (0, 1, False)
+
+
+def test_a_restart_remembers_the_same_keys_after_the_clock_was_set_back(lasting: Backend) -> None:
+    """At each moment, of a live store and of one that was opened then: the same keys, at the same places."""
+    store, clock = lasting.open(), lasting.fake_clock
+    store.create_topic("t", partitions=2)
+    for back, keys in ((0, "abc"), (-90, "bcd"), (-150, "abe"), (-86_400, "abf")):
+        clock.jump_wall(back)
+        for key in keys:
+            store.publish("t", b"x", key=key if back else b"other", dedup_key=key)
+        lasting.advance(1)
+
+    def known() -> dict[bytes, tuple[int, int]]:
+        window = lasting.owner()._catalog.get("t")._dedup
+        keys = [b"%c" % key for key in b"abcdefg"]
+        found, pending = window.claim(keys, clock.now_us())
+        window.settle(pending, None, keys)
+        return {key: seen[:2] for key, seen in zip(keys, found, strict=True) if seen is not None}
+
+    steps = (0, 60, 59, 1, 86_100, 100, 60, 40, 60, 60, 120, 120)
+    lived, opened = [], []
+    for seconds in steps:
+        lasting.advance(seconds)
+        lived.append(known())
+    clock.jump_wall(-sum(steps))
+    for seconds in steps:
+        lasting.advance(seconds)
+        lasting.reopen()
+        opened.append(known())
+    assert opened == lived
+    assert lived[0].keys() == {b"a", b"b", b"f"}
+    assert any(b"e" in moment for moment in lived)
+    assert lived[-1] == {}
+
+
 def test_a_topic_may_have_another_window(backend: Backend) -> None:
     """An hour."""
     store = backend.open()
@@ -184,11 +246,23 @@ def test_batches_that_share_keys_do_not_wait_for_each_other_for_ever(live_store:
 
 
 def test_keys_over_the_limit_are_forgotten_oldest_first(store: Store) -> None:
-    """A hundred thousand are remembered; what is evicted may be stored twice, and is never lost."""
+    """A hundred thousand are remembered; what is evicted may be stored twice, is never lost, and is counted."""
     for part in range(11):
         store.publish_many(
             "t", [b""] * 10_000, dedup_keys=[b"%d" % number for number in range(part * 10_000, part * 10_000 + 10_000)]
         )
+    assert store.stats().topics["t"].dedup_evicted == 10_000
     assert store.publish("t", b"", dedup_key=b"109999").duplicate
     assert store.publish("t", b"", dedup_key=b"10001").duplicate
+    assert store.stats().topics["t"].dedup_evicted == 10_000
     assert not store.publish("t", b"", dedup_key=b"0").duplicate
+    assert store.stats().topics["t"].dedup_evicted == 10_001
+
+
+def test_keys_whose_window_has_ended_are_not_counted_as_evicted(backend: Backend) -> None:
+    """Only what was forgotten too early is."""
+    store = backend.open()
+    for number in range(10):
+        store.publish_many("t", [b""] * 3, dedup_keys=[f"{number} {one}" for one in range(3)])
+        backend.advance(100)
+    assert store.stats().topics["t"].dedup_evicted == 0

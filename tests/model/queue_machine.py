@@ -13,7 +13,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.errors import LeaseExpired, StageNotFound, TransactionFenced
+from penstock.errors import LeaseExpired, ProducerFenced, SequenceGap, StageNotFound, TransactionFenced
+from penstock.format.batch import encode_batch
+from penstock.format.batch_header import Producer
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
@@ -37,6 +39,10 @@ SHARED, ORDERED = "shared", "ordered"
 PREFETCH = 3
 CONSUMERS_MAX = 3
 PRODUCER = "job"
+SENDER = "sender"
+KEYS = ["a", "b", "c", "d", "e", None]
+KEYS_MAX = 3
+"""So few deduplication keys are remembered."""
 
 WISHES: list[dict[str, Any]] = [
     {}, {}, {}, {"delay": 1}, {"delay": 7}, {"delay": 30}, {"delay": "at 12 s"}, {"ttl": 2}, {"ttl": 15}, {"ttl": 100},
@@ -81,7 +87,10 @@ class QueueMachine(RuleBasedStateMachine):
         }
         self.letters: list[tuple[str, m.Place, int]] = []
         self.box: set[int] = set()
-        self.keys: dict[str, tuple[int, int, int]] = {}
+        self.stored_keys: list[tuple[str, m.Seen]] = []
+        self.sent: dict[tuple[int, int], int] = {}
+        """(incarnation, sequence) of what the producer has sent, and its offset in ``out``."""
+        self.incarnation = -1
         self.stages: dict[str, tuple[float, list[tuple[str, int, bytes]]]] = {}
         self.results: dict[int, int] = {}
         self.committed_at: float | None = None
@@ -101,6 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _open(self) -> None:
         self.store = Store.open("/s", settings=SETTINGS, files=self.files, clock=self.clock, background=False)
         self.commits = -1
+        self.keys: m.KeysModel | None = None
 
     def _subscribe(self, name: str) -> None:
         model = self.models[name]
@@ -167,6 +177,8 @@ class QueueMachine(RuleBasedStateMachine):
             model = self.models[(letter.headers["x-dlq-group"] or b"").decode()]
             partition = int(letter.headers["x-dlq-source-partition"])
             place = m.i24_dead_letters_are_where_they_belong(model, letter, self.logs["in"][partition], self.now)
+            [source] = self.store.read("in", partition, start=place[1], max_messages=1)
+            m.i25_a_dead_letter_tells_what_became_of_it(letter, source, self.clock.now_us())
             entry = (model.name, place, model.now.generation[partition])
             assert entry not in self.letters, f"two dead letters of {entry}"
             self.box.add(len(self.letters))
@@ -207,7 +219,12 @@ class QueueMachine(RuleBasedStateMachine):
         values = self._values(count)
         log = self.logs["in"][partition]
         if count == 1:
-            receipts = [self.store.publish("in", values[0], partition=partition)]
+            moment = dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=self.counter)
+            receipts = [
+                self.store.publish(
+                    "in", values[0], partition=partition, key=b"key " + values[0], headers={"own": values[0]}, timestamp=moment
+                )
+            ]
         else:
             receipts = list(self.store.publish_many("in", values, partition=partition))
         assert [(one.partition, one.offset, one.duplicate) for one in receipts] == [
@@ -243,24 +260,29 @@ class QueueMachine(RuleBasedStateMachine):
         log += values
         self._settle()
 
-    def _expected_place(self, key: str, partition: int) -> tuple[int, int, bool]:
-        """I29: the place of the first message with *key*, or of this one."""
-        known = self.keys.get(key)
-        if known is not None and known[2] > self.clock.now_us() - TOPIC["dedup_window"] * 1_000_000:
-            return known[0], known[1], True
-        return partition, len(self.logs["in"][partition]), False
-
-    def _i29_one_copy(self, key: str, partition: int, value: bytes, receipt: Any) -> None:
-        expected = self._expected_place(key, partition)
+    def _i29_one_copy(self, keys: m.KeysModel, known: dict[str, m.Seen], key: str, partition: int, receipt: Any) -> bool:
+        """The place of the first message with *key*, or of this one. Returns whether it was stored."""
+        place = partition, len(self.logs["in"][partition])
+        expected = (*known[key][:2], True) if key in known else (*place, False)
         assert (receipt.partition, receipt.offset, receipt.duplicate) == expected, f"{receipt}, expected {expected}"
-        if not receipt.duplicate:
-            self.logs["in"][partition].append(value)
-            self.keys[key] = (partition, receipt.offset, self.clock.now_us())
+        if key not in known:
+            known[key] = m.Seen(*place, self.clock.now_us())
+            self.stored_keys.append((key, known[key]))
+            keys.remember(key, known[key])
+        return not receipt.duplicate
 
-    @rule(keys=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=3), partition=partitions)
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3), partition=partitions)
     def publish_once(self, keys: list[str | None], partition: int) -> None:
-        """With deduplication keys, often ones that were used before, some of them twice in a call."""
+        """With deduplication keys, often ones that were used before, some of them twice in a call; more than are remembered (I32)."""
         values = self._values(len(keys))
+        # Of keys that were stored at one moment a restart does not know which is older.
+        self.clock.advance(0.000001)
+        topic = self.store._catalog.get("in")
+        topic._dedup._keys_max = KEYS_MAX
+        if any(keys):
+            if self.keys is None:
+                self.keys = m.KeysModel(self.stored_keys, KEYS_MAX, TOPIC["dedup_window"] * 1_000_000, self.clock.now_us())
+            known = self.keys.known(self.clock.now_us())
         if len(keys) == 1:
             receipts: Any = [self.store.publish("in", values[0], partition=partition, dedup_key=keys[0])]
         else:
@@ -269,8 +291,46 @@ class QueueMachine(RuleBasedStateMachine):
             if key is None:
                 assert (receipt.partition, receipt.offset) == (partition, len(self.logs["in"][partition]))
                 self.logs["in"][partition].append(value)
-            else:
-                self._i29_one_copy(key, partition, value, receipt)
+            elif self._i29_one_copy(self.keys, known, key, partition, receipt):
+                self.logs["in"][partition].append(value)
+        if self.keys is not None:
+            assert topic.dedup_evicted == self.keys.evicted, "evicted keys are counted wrongly"
+        self._settle()
+
+    @rule(
+        pick=picks, how=st.sampled_from(["send", "send", "send", "send again", "leave one out", "open", "send as the old one"])
+    )
+    def send(self, pick: int, how: str) -> None:
+        """I29, I31: a producer's batches are stored once and in order; what leaves one out, or comes from an older one, never is."""
+        topic, log = self.store._catalog.get("out"), self.logs["out"][0]
+        if how == "open" or self.incarnation < 0:
+            self.identity, incarnation = self.store._producers.open(SENDER, topic.logs)
+            assert incarnation > self.incarnation, "the old one is not fenced"
+            self.incarnation = incarnation
+            self._settle()
+            return
+        own = [sequence for incarnation, sequence in self.sent if incarnation == self.incarnation]
+        following = len(own)
+        [value] = self._values(1)
+
+        def give(incarnation: int, sequence: int) -> tuple[int, bool]:
+            producer = Producer(self.identity, incarnation, sequence)
+            receipt = topic.append_batch(0, encode_batch([value]).with_producer(producer))
+            return receipt.offset, receipt.duplicate
+
+        if how == "send again" and own:
+            sequence = own[-1 - pick % min(len(own), 60)]
+            assert give(self.incarnation, sequence) == (self.sent[self.incarnation, sequence], True)
+        elif how == "leave one out" and self.sent:
+            with pytest.raises(SequenceGap):
+                give(self.incarnation, following + 1 + pick)
+        elif how == "send as the old one" and self.incarnation > 0:
+            with pytest.raises(ProducerFenced):
+                give(self.incarnation - 1 - pick % self.incarnation, pick)
+        else:
+            assert give(self.incarnation, following) == (len(log), False)
+            self.sent[self.incarnation, following] = len(log)
+            log.append(value)
         self._settle()
 
     # -- consuming --------------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ leave anything between the two, and may count the messages that were with a cons
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -481,6 +482,52 @@ def i28_suspects_are_what_the_dead_held(model: GroupModel, group: Group, *, know
     assert not (known and beside), f"{beside} of {model.name} were in nobody's hands, and are suspect"
     held = {place for place in model.durable.held if place in model.leases} - found
     assert not held, f"{held} of {model.name} were with a consumer that died, and are not suspect"
+
+
+def i25_a_dead_letter_tells_what_became_of_it(letter: Message, source: Message, now_us: int) -> None:
+    """Where it comes from, when it failed, and its message unchanged: key, own headers, time."""
+    headers = {name.removeprefix("x-dlq-"): bytes(value) for name, value in letter.headers if name.startswith("x-dlq-")}
+    assert headers["source-topic"] == source.topic.encode()
+    assert (letter.value, letter.key, letter.timestamp) == (source.value, source.key, source.timestamp)
+    assert [pair for pair in letter.headers if not pair[0].startswith("x-dlq-")] == list(source.headers)
+    first, last = (dt.datetime.fromisoformat(headers[name].decode()).timestamp() for name in ("first-failure", "last-failure"))
+    assert source.append_time_us / 1e6 - 1 < first <= last <= now_us / 1e6
+    assert first == last or int(headers["deliveries"]) > 1
+
+
+class Seen(NamedTuple):
+    """Where the message of a deduplication key is, and since when."""
+
+    partition: int
+    offset: int
+    time_us: int
+
+
+class KeysModel:
+    """I32: the deduplication keys that are remembered, oldest first, and how many were forgotten before their time."""
+
+    def __init__(self, stored: list[tuple[str, Seen]], keys_max: int, window_us: int, now_us: int) -> None:
+        """Made from what is stored when a key is first used after an opening."""
+        self._keys: dict[str, Seen] = {}
+        self._max = keys_max
+        self._window_us = window_us
+        self.evicted = 0
+        for key, seen in stored:
+            if seen.time_us > now_us - window_us:
+                self._keys.pop(key, None)
+                self.remember(key, seen)
+
+    def remember(self, key: str, seen: Seen) -> None:
+        """It was stored."""
+        self._keys[key] = seen
+        if len(self._keys) > self._max:
+            del self._keys[next(iter(self._keys))]
+            self.evicted += 1
+
+    def known(self, now_us: int) -> dict[str, Seen]:
+        """Those that count now."""
+        self._keys = {key: seen for key, seen in self._keys.items() if seen.time_us > now_us - self._window_us}
+        return dict(self._keys)
 
 
 def i24_dead_letters_are_where_they_belong(model: GroupModel, letter: Message, log: list[bytes], now: float) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import random
@@ -10,10 +11,13 @@ from unittest import mock
 
 import pytest
 
-from penstock.errors import BatchTooLarge, DamagedFile, MissingData, StorageFull
+from penstock.clock import SystemClock
+from penstock.errors import BatchTooLarge, DamagedFile, MissingData, StageNotFound, StorageFull
 from penstock.format.batch_header import Producer
 from penstock.log.partition_log import PartitionLog
 from penstock.settings import StoreSettings
+from penstock.store.outside import stage_outside
+from penstock.store.read_only import ReadOnlyStore
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.topics.stages import StageLimits
@@ -31,8 +35,8 @@ SETTINGS = StoreSettings(
 SMALL = StageLimits(inline_bytes_max=1_000, adopt_bytes_min=1_000, adopt_batch_bytes_min=500)
 
 
-def _open(files: SimulatedFileSystem, limits: StageLimits = SMALL) -> Store:
-    store = Store.open(PATH, settings=SETTINGS, files=files, clock=FakeClock(), background=False)
+def _open(files: SimulatedFileSystem, limits: StageLimits = SMALL, clock: FakeClock | None = None) -> Store:
+    store = Store.open(PATH, settings=SETTINGS, files=files, clock=clock or FakeClock(), background=False)
     store._staging._stages.limits = limits
     return store
 
@@ -258,6 +262,90 @@ def test_parts_go_with_their_stage() -> None:
     assert len(files.list_directory(f"{PATH}/staging")) == 2
     store = _open(files.kill())
     assert store._volume._files.list_directory(f"{PATH}/staging") == []
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize("again", ["living", "reopened", "killed"])
+def test_a_stage_that_nobody_committed_for_three_days_is_removed(again: str) -> None:
+    """With its parts; one that is younger is not, nor one that is being written; also of a store that was opened since."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    store = _open(files, clock=clock)
+    store.create_topic("t")
+    old, _ = _stage(store, "old")
+    clock.advance(DAY)
+    young, values = _stage(store, "young")
+    if again == "reopened":
+        store.close()
+        store = _open(files, clock=clock)
+    elif again == "killed":
+        files = files.kill()
+        store = _open(files, clock=clock)
+    writing = store.stage("job")
+    writing.publish("t", b"writing")
+    clock.advance(2 * DAY)
+    assert store._staging.remove_expired() == 0, "three days are not over"
+    assert any(name.startswith(old) and name.endswith(".part") for name in files.list_directory(f"{PATH}/staging"))
+    clock.advance(1)
+    assert store._staging.remove_expired() == 1
+    assert not [name for name in files.list_directory(f"{PATH}/staging") if name.startswith(old)]
+    with pytest.raises(StageNotFound):
+        store.commit("job", 1, [old, young])
+    assert store.commit("job", 1, [young, writing.finish()]).messages == len(values) + 1
+    assert store._staging.remove_expired() == 0
+
+
+def test_a_stage_expires_by_its_own_age_after_the_clock_was_set_back() -> None:
+    """One that was made a year ahead is kept, as it may be wanted; those of now expire beside it."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    store = _open(files, clock=clock)
+    store.create_topic("t")
+    clock.jump_wall(365 * DAY)
+    ahead, values = _stage(store, "ahead")
+    clock.jump_wall(-365 * DAY)
+    now, _ = _stage(store, "now")
+    clock.advance(3 * DAY + 1)
+    assert store._staging.remove_expired() == 1
+    with pytest.raises(StageNotFound):
+        store.commit("job", 1, [now])
+    assert store.commit("job", 1, [ahead]).messages == len(values)
+
+
+def test_a_stage_beside_the_owner_is_kept_while_its_process_may_live(tmp_path: Path) -> None:
+    """A day for one that is not finished; finished, it expires as any other does."""
+    clock = FakeClock(now_us=SystemClock().now_us())
+    with Store.open(str(tmp_path / "s"), settings=SETTINGS, clock=clock, background=False) as store:
+        store.create_topic("t")
+        with ReadOnlyStore(store.path) as reader:
+            unfinished, finished = stage_outside(reader, "job"), stage_outside(reader, "job")
+            for stage in (unfinished, finished):
+                stage.publish("t", b"x")
+            finished.finish()
+            clock.advance(DAY - 60)
+            assert store._staging.remove_expired() == 0
+            assert any(name.endswith(".outside") for name in os.listdir(tmp_path / "s" / "staging"))
+            clock.advance(120)
+            store._staging.remove_expired()
+            assert os.listdir(tmp_path / "s" / "staging") == [f"{finished.identity}.stage"]
+            clock.advance(2 * DAY)
+            assert store._staging.remove_expired() == 1
+            assert os.listdir(tmp_path / "s" / "staging") == []
+            unfinished.abandon()
+
+
+def test_the_keeping_of_house_removes_expired_stages() -> None:
+    """Nobody has to ask."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    settings = dataclasses.replace(SETTINGS, retention_interval_ms=1_000)
+    store = Store.open(PATH, settings=settings, files=files, clock=clock, background=False)
+    store.create_topic("t")
+    staged, _ = _stage(store, "old")
+    clock.advance(3 * DAY + 1)
+    with mock.patch.object(store, "_wait", side_effect=[False, True]), mock.patch("penstock.store.store.WRITE_SECONDS", 10.0):
+        store._retain_forever()
+    assert files.list_directory(f"{PATH}/staging") == []
+    assert store.abort([staged]) == 0
 
 
 def test_a_full_disk_is_told_while_staging_and_the_stage_is_dropped() -> None:

@@ -21,11 +21,11 @@ from penstock.aio.remote_consumer import PAUSE_SECONDS, AsyncRemoteConsumer
 from penstock.aio.remote_producer import send_aside
 from penstock.aio.remote_transaction import AsyncRemoteTransaction
 from penstock.aio.store import AsyncStore
-from penstock.arguments import check_whole_number
+from penstock.arguments import check_texts, check_whole_number
 from penstock.client.consumer import RemoteConsumer
 from penstock.client.dead_letter_box import chosen_offsets, wanted_offsets
 from penstock.client.pending import ConnectionLost
-from penstock.client.store import check_topic_name, for_server, rewritten_of, stage_ids, stricter
+from penstock.client.store import check_topic_name, for_server, rewritten_of, stricter
 from penstock.errors import OutcomeUnknown, SequenceGap, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store.dead_letter_box import check_filter
@@ -205,7 +205,9 @@ class AsyncRemoteStore(AsyncStore):
         return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")), whole(answer, "newest"))
 
     async def abort(self, stages: Sequence[str]) -> int:
-        return whole((await self._calls.ask(Call.ABORT, {"stages": stage_ids(stages)})).fields, "count")
+        self._remote._check_open()
+        wanted = check_texts("stages", stages, "stage ids")
+        return whole((await self._calls.ask(Call.ABORT, {"stages": wanted})).fields, "count")
 
     # -- consuming --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.arguments import check_seconds, check_whole_number, shown
+from penstock.arguments import check_seconds, check_texts, check_whole_number, shown
 from penstock.client.connection import Connection
 from penstock.client.consumer import RemoteConsumer
 from penstock.client.dead_letter_box import RemoteDeadLetters
@@ -23,7 +23,7 @@ from penstock.client.publishing import Lanes, RemoteOutlet
 from penstock.client.reading import remote_logs
 from penstock.client.staging import RemoteStage
 from penstock.client.transaction import RemoteTransaction
-from penstock.errors import BadArgument, BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
+from penstock.errors import BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
 from penstock.store import reading
 from penstock.store.metrics import Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions
@@ -309,14 +309,19 @@ class RemoteStore:
         self._check_open()
         check_name("producer", producer)
         check_whole_number("number", number, 0, NUMBER_MAX)
-        return {"producer": producer, "number": number, "stages": stage_ids(stages)}
+        return {"producer": producer, "number": number, "stages": check_texts("stages", stages, "stage ids")}
 
     def abort(self, stages: Sequence[str]) -> int:
         """Drop stages that will not be committed; returns how many were there."""
-        return whole(self._connection.call(Call.ABORT, {"stages": stage_ids(stages)}).fields, "count")
+        self._check_open()
+        wanted = check_texts("stages", stages, "stage ids")
+        return whole(self._connection.call(Call.ABORT, {"stages": wanted}).fields, "count")
 
     def committed(self, producer: str, number: int) -> Committed | None:
         """The answer of an earlier `commit`, None if there was none. Raises `TransactionFenced`."""
+        self._check_open()
+        check_name("producer", producer)
+        check_whole_number("number", number, 0, NUMBER_MAX)
         answer = self._connection.call(Call.COMMITTED, {"producer": producer, "number": number}).fields
         if answer.get("messages") is None:
             return None
@@ -425,9 +430,8 @@ class RemoteStore:
     def positions(self, topics: Sequence[str]) -> dict[str, TopicPositions]:
         """Where the partitions of *topics* begin and end, all at one moment. See `Store.positions`."""
         self._check_open()
-        for name in topics:
-            check_topic_name(name)
-        answer = self._connection.call(Call.POSITIONS, {"topics": list(topics)}).fields
+        wanted = [check_name("topic", name) for name in check_texts("topics", topics, "names of topics")]
+        answer = self._connection.call(Call.POSITIONS, {"topics": wanted}).fields
         return {name: documents.decode_positions(one) for name, one in answer["topics"].items()}
 
     def offset_of_time(self, topic: str, partition: int, when: dt.datetime) -> int:
@@ -588,10 +592,3 @@ def check_topic_name(name: object) -> None:
     if not isinstance(name, str):
         raise BadName("topic", shown(name))
     check_name("topic", name)
-
-
-def stage_ids(values: Sequence[str]) -> list[str]:
-    """The ids of stages as they travel. Raises `BadArgument`."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise BadArgument("stages", shown(values), "must be a list of stage ids")
-    return [str(value) for value in values]

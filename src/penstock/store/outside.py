@@ -78,5 +78,5 @@ def stage_outside(store: ReadOnlyStore, producer: str) -> OpenStage:
         store.topic(name)
         return OutsideTopic(volume.store_id, next(one for one in volume.topics if one.name == name))
 
-    # It has what a stage asks of a catalog, and nothing else of one.
-    return OpenStage(stages.begin(producer), cast("Catalog", _Topics(find)))
+    # It has what a stage asks of a catalog, and nothing else of one; and it needs no store that is open.
+    return OpenStage(stages.begin(producer), cast("Catalog", _Topics(find)), lambda: None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from penstock.arguments import check_texts
 from penstock.errors import Closed, ReadOnly
 from penstock.store import reading
 from penstock.store.reading import TopicPositions
 from penstock.store.stats import StoreStats, TopicStats
 from penstock.store.store import TopicInfo
+from penstock.values import check_name
 from penstock.volume.reader import VolumeReader
 
 if TYPE_CHECKING:
@@ -103,11 +105,12 @@ class ReadOnlyStore:
 
     def positions(self, topics: Sequence[str]) -> dict[str, TopicPositions]:
         """See `Store.positions`."""
+        wanted = {check_name("topic", name) for name in check_texts("topics", topics, "names of topics")}
         with self._lock:
             self._refresh()
             found = {}
             for one in self._reader.topics:
-                if one.name in topics:
+                if one.name in wanted:
                     logs = [self._reader.log(one.name, number) for number in range(one.partitions)]
                     found[one.name] = TopicPositions(
                         one.topic_id,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from penstock.arguments import check_whole_number, shown
+from penstock.arguments import check_texts, check_whole_number
 from penstock.errors import (
     BadArgument,
     BadBytes,
@@ -32,7 +32,7 @@ from penstock.values import check_name
 from penstock.volume.tickets import Adopt, Append
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from penstock.files import Buffer
@@ -71,9 +71,10 @@ class OpenStage:
     As a context manager it is finished when the block ends, and dropped when the block raises. `identity` is what the committer needs.
     """
 
-    def __init__(self, writer: StageWriter, catalog: Catalog) -> None:
+    def __init__(self, writer: StageWriter, catalog: Catalog, check_open: Callable[[], None]) -> None:
         self._writer = writer
         self._catalog = catalog
+        self._check_open = check_open
         self._ended = False
         self.identity = writer.identity
         self.messages = 0
@@ -128,15 +129,21 @@ class OpenStage:
     def _check(self) -> None:
         if self._ended:
             raise UsageError("the stage has ended; begin another one")
+        self._check_open()
 
     def finish(self) -> str:
         """Make the stage durable; returns its id, for `Store.commit`."""
-        self._check()
+        if self._ended:
+            self._check()
         self._ended = True
         try:
+            self._check_open()
             return self._writer.finish()
-        except BaseException:
+        except BaseException as error:
             self._writer.abandon()
+            if isinstance(error, FileNotFoundError):
+                # The store was closed at this moment, and whoever opened it since has tidied up.
+                self._check_open()
             raise
 
     def abandon(self) -> None:
@@ -247,18 +254,16 @@ class Staging:
         self._volume = volume
         self._lock = threading.Lock()
 
-    def begin(self, producer: str) -> OpenStage:
-        """A new stage of *producer*."""
+    def begin(self, producer: str, check_open: Callable[[], None]) -> OpenStage:
+        """A new stage of *producer*; *check_open* raises `Closed` once the store is closed."""
         check_name("producer", producer)
-        return OpenStage(self._stages.begin(producer), self._catalog)
+        return OpenStage(self._stages.begin(producer), self._catalog, check_open)
 
     def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         """See `Store.commit`."""
         check_name("producer", producer)
         number = check_whole_number("number", number, 0, NUMBER_MAX)
-        if isinstance(stages, (str, bytes)) or not hasattr(stages, "__iter__"):
-            raise BadArgument("stages", shown(stages), "must be a list of stage ids")
-        wanted = list(dict.fromkeys(stages))
+        wanted = list(dict.fromkeys(check_texts("stages", stages, "stage ids")))
         with self._lock:
             known = self._producers.result_of(producer, number)
             if known is not None:
@@ -301,12 +306,17 @@ class Staging:
             self._stages.remove(identity)
 
     def abort(self, stages: Sequence[str]) -> int:
-        """Remove stages; returns how many were there."""
+        """Remove stages; returns how many were there. Nothing is removed if one of them cannot be an id."""
+        wanted = check_texts("stages", stages, "stage ids")
+        for identity in wanted:
+            self._stages.path_of(identity)
         with self._lock:
-            return sum(self._stages.remove(identity) for identity in stages)
+            return sum(self._stages.remove(identity) for identity in wanted)
 
     def result(self, producer: str, number: int) -> Committed | None:
         """What `commit` gave for that number, None if it was not committed."""
+        check_name("producer", producer)
+        number = check_whole_number("number", number, 0, NUMBER_MAX)
         known: Any = self._producers.result_of(producer, number)
         return None if known is None else self._known(producer, number, known)
 

@@ -16,7 +16,7 @@ import weakref
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.arguments import check_seconds, check_whole_number, shown
+from penstock.arguments import check_seconds, check_texts, check_whole_number, shown
 from penstock.clock import SystemClock
 from penstock.errors import BadArgument, BadSetting, Closed, PenstockError, TopicNotFound
 from penstock.files import RealFileSystem
@@ -465,7 +465,7 @@ class Store:
         *producer* is the name under which it will be committed. See `OpenStage`.
         """
         self._check_open()
-        return self._staging.begin(producer)
+        return self._staging.begin(producer, self._check_open)
 
     def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
         """
@@ -704,7 +704,7 @@ class Store:
     def positions(self, topics: Sequence[str]) -> dict[str, TopicPositions]:
         """Where the partitions of *topics* begin and end, all at one moment. Topics that are not there are left out."""
         self._check_open()
-        wanted = set(topics)
+        wanted = {check_name("topic", name) for name in check_texts("topics", topics, "names of topics")}
         found = [topic for topic in self._catalog.all() if topic.name in wanted]
         ends = iter(self._volume.ends([log for topic in found for log in topic.logs]))
         return {

@@ -9,11 +9,18 @@ is there. The table in memory is made from the last window of the logs when a ke
 A key that is being committed stands in the table as *pending*: a second publisher of the same key waits for the first one, and gets its
 receipt, or its turn if the first one failed. The table holds at most `KEYS_MAX` keys; beyond that the oldest is forgotten early, which
 can mean a duplicate and never a loss, and is counted.
+
+Time is the wall clock, as it stands in the log. A key counts while the clock is less than the window away from the moment of its
+message: before it too, so that a clock that is set back a little forgets nothing. Where the clock is set back further, what was
+published until then is ahead of it, and lies aside (`_ahead`): it would count when the clock gets there again, as it would after a
+restart, does not keep those behind it from being forgotten, and is the first to go when there are too many. What was forgotten while
+the clock was ahead is remembered after a restart only: a possible duplicate again, and never a loss.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.format import columns as c
@@ -51,7 +58,9 @@ class DedupWindow:
         self._window_us = window_ms * 1000
         self._keys_max = keys_max
         self._lock = threading.Lock()
-        self._table: dict[bytes, Seen | Pending] = {}
+        # In a dict the first key is the slower to find the more before it were removed.
+        self._table: OrderedDict[bytes, Seen | Pending] = OrderedDict()
+        self._ahead: OrderedDict[bytes, tuple[Seen, ...]] = OrderedDict()
         self._loaded = False
         self.evicted = 0
         """Keys that were forgotten before their window ended."""
@@ -64,19 +73,14 @@ class DedupWindow:
         """
         while True:
             with self._lock:
-                if not self._loaded:
-                    self._load(now_us)
-                    self._loaded = True
-                self._forget_old(now_us)
+                self._prepare(now_us)
                 busy = next((one for key in keys if isinstance(one := self._table.get(key), Pending)), None)
                 if busy is None:
                     pending = Pending()
-                    found = []
-                    for key in keys:
-                        seen = self._table.get(key)
-                        found.append(seen if isinstance(seen, Seen) else None)
+                    found = [self._find(key, now_us) for key in keys]
                     for key, seen in zip(keys, found, strict=True):
                         if seen is None:
+                            self._put_aside(key, now_us)
                             self._table[key] = pending
                     return found, pending
             busy.done.wait()
@@ -84,14 +88,10 @@ class DedupWindow:
     def floor(self, partition: int, now_us: int) -> int | None:
         """The first offset of a partition whose key is still remembered: retention keeps it, or a restart would forget the key."""
         with self._lock:
-            if not self._loaded:
-                self._load(now_us)
-                self._loaded = True
-            self._forget_old(now_us)
-            return min(
-                [seen.offset for seen in self._table.values() if isinstance(seen, Seen) and seen.partition == partition],
-                default=None,
-            )
+            self._prepare(now_us)
+            seen = [one for one in self._table.values() if isinstance(one, Seen)]
+            seen += [one for ahead in self._ahead.values() for one in ahead]
+            return min([one.offset for one in seen if one.partition == partition and self._counts(one, now_us)], default=None)
 
     def settle(self, pending: Pending, places: dict[bytes, Seen] | None, keys: Sequence[bytes]) -> None:
         """The claim of *keys* ended: their messages lie at *places*, or, with None, were not stored."""
@@ -101,23 +101,57 @@ class DedupWindow:
                     del self._table[key]
             if places is not None:
                 for key, seen in places.items():
-                    self._remember(key, seen)
+                    self._remember(key, seen, seen.append_time_us)
         pending.done.set()
 
-    def _remember(self, key: bytes, seen: Seen) -> None:
+    def _counts(self, seen: Seen, now_us: int) -> bool:
+        return abs(now_us - seen.append_time_us) < self._window_us
+
+    def _find(self, key: bytes, now_us: int) -> Seen | None:
+        """The message of a key that nobody is publishing: the latest by the clock, of those that count."""
+        seen = self._table.get(key)
+        if key not in self._ahead:
+            return seen if isinstance(seen, Seen) and self._counts(seen, now_us) else None
+        known = [one for one in (seen, *self._ahead[key]) if isinstance(one, Seen) and self._counts(one, now_us)]
+        return max(known, key=lambda one: one.append_time_us, default=None)
+
+    def _prepare(self, now_us: int) -> None:
+        if not self._loaded:
+            self._load(now_us)
+            self._loaded = True
+        self._forget_old(now_us)
+
+    def _remember(self, key: bytes, seen: Seen, now_us: int) -> None:
         self._table[key] = seen
-        while len(self._table) > self._keys_max:
-            del self._table[next(iter(self._table))]
-            self.evicted += 1
+        while len(self._table) + len(self._ahead) > self._keys_max:
+            if self._ahead:
+                self._ahead.popitem(last=False)
+                self.evicted += 1
+            else:
+                _, oldest = self._table.popitem(last=False)
+                # Of those behind one that is ahead of the clock some may have had their time.
+                self.evicted += isinstance(oldest, Pending) or self._counts(oldest, now_us)
 
     def _forget_old(self, now_us: int) -> None:
+        """Drop the keys whose window has ended from the front, where they are in the order of the clock but for when it was set back."""
         oldest = now_us - self._window_us
         while self._table:
             key = next(iter(self._table))
             seen = self._table[key]
-            if isinstance(seen, Pending) or seen.append_time_us > oldest:
-                return
-            del self._table[key]
+            if isinstance(seen, Pending) or self._counts(seen, now_us):
+                break
+            self._put_aside(key, now_us)
+        while self._ahead:
+            key = next(iter(self._ahead))
+            if any(seen.append_time_us > oldest for seen in self._ahead[key]):
+                break
+            del self._ahead[key]
+
+    def _put_aside(self, key: bytes, now_us: int) -> None:
+        """Take a key that does not count now out of the table: it is forgotten, unless the clock has yet to get there."""
+        seen = self._table.pop(key, None)
+        if isinstance(seen, Seen) and seen.append_time_us > now_us:
+            self._ahead[key] = (*self._ahead.get(key, ()), seen)
 
     def _load(self, now_us: int) -> None:
         """Read the keys of the last window back from the logs."""
@@ -136,6 +170,11 @@ class DedupWindow:
                 offset = batches[-1].end_offset
         found.sort(key=lambda entry: entry[0])
         for time_us, text, seen in found:
-            if time_us > now_us - self._window_us:
+            if time_us >= now_us + self._window_us:
+                self._ahead[text] = (*self._ahead.get(text, ()), seen)
+            elif time_us > now_us - self._window_us:
                 self._table.pop(text, None)
-                self._remember(text, seen)
+                self._remember(text, seen, now_us)
+        while len(self._table) + len(self._ahead) > self._keys_max:
+            self._ahead.popitem(last=False)
+            self.evicted += 1

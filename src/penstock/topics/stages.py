@@ -17,6 +17,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.arguments import shown
 from penstock.errors import BadBytes, DamagedFile, MissingData, StageNotFound, StorageFull
 from penstock.files import is_full, write_fully
 from penstock.format.checksum import crc32c
@@ -277,7 +278,7 @@ class Stages:
     def path_of(self, identity: str) -> str:
         """Where a stage lies. Raises `StageNotFound` for what cannot be an id."""
         if not isinstance(identity, str) or _NAME.fullmatch(identity) is None:
-            raise StageNotFound(str(identity))
+            raise StageNotFound(shown(identity))
         return os.path.join(self.directory, identity + _SUFFIX)
 
     def begin(self, producer: str) -> StageWriter:

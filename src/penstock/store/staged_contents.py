@@ -67,7 +67,8 @@ class StagedContents:
         self._outgrown = outgrown
         self._added: list[str] = []
         self._appends: list[Append] = []
-        self._inline_bytes = self._inline_batches = 0
+        self._inline_bytes: dict[PartitionLog, int] = {}
+        self._inline_batches = 0
         # What there would be to copy, how many changes, and how many of them are files that are adopted.
         self._copied_bytes = self._changes = self._files = 0
         self._shares: list[_Share] = []
@@ -90,9 +91,10 @@ class StagedContents:
         path = self._stages.path_of(identity)
         for entry in stage.entries:
             log = self._log(entry.topic_id, entry.partition)
-            self._inline_bytes += len(entry.batch)
+            self._inline_bytes[log] = self._inline_bytes.get(log, 0) + len(entry.batch)
             self._inline_batches += 1
-            if self._inline_bytes <= self._limits.bytes_max:
+            self._copied_bytes += len(entry.batch)
+            if self._copied_bytes <= self._limits.bytes_max:
                 self._append(log, entry.batch, path)
             else:
                 self._appends.clear()  # they are read again
@@ -127,10 +129,12 @@ class StagedContents:
         """
         self._choose()
         if not self._fits and (self._copied_bytes <= self._limits.bytes_max or self._stages.can_link()):
+            if self._copied_bytes > self._limits.bytes_max:
+                self._make_way()
             self._gather()
             self._choose()
         if self._copied_bytes > self._limits.bytes_max:
-            raise CommitTooLarge("bytes to copy", self._copied_bytes, self._limits.bytes_max)
+            raise CommitTooLarge("bytes that cannot become segments", self._copied_bytes, self._limits.bytes_max)
         if self._changes > self._limits.changes_max:
             raise CommitTooLarge("pieces", self._changes, self._limits.changes_max)
         for share in self._shares:
@@ -147,7 +151,7 @@ class StagedContents:
 
     def _choose(self) -> None:
         """What is worth it is adopted, largest first as long as there may be files; then as much as must be."""
-        self._copied_bytes, self._changes, self._files = self._inline_bytes, self._inline_batches, 0
+        self._copied_bytes, self._changes, self._files = sum(self._inline_bytes.values()), self._inline_batches, 0
         candidates = []
         for share in self._shares:
             if share.is_adopted:
@@ -186,6 +190,28 @@ class StagedContents:
     def _fits(self) -> bool:
         return self._copied_bytes <= self._limits.bytes_max and self._changes <= self._limits.changes_max
 
+    def _make_way(self) -> None:
+        """Let the smallest shares not be adopted, so that there may be files for what is gathered."""
+        gathered = dict(self._inline_bytes)
+        adopted = []
+        for share in self._shares:
+            if share.is_adopted:
+                adopted.append(share)
+            else:
+                gathered[share.log] = gathered.get(share.log, 0) + share.bytes
+        files = self._files + sum([self._files_of(log, size) for log, size in gathered.items()])
+        for share in sorted(adopted, key=lambda share: share.bytes):
+            if files <= self._limits.files_max:
+                return
+            share.is_adopted = False
+            before = gathered.get(share.log, 0)
+            gathered[share.log] = before + share.bytes
+            files += self._files_of(share.log, before + share.bytes) - self._files_of(share.log, before) - len(share.parts)
+
+    def _files_of(self, log: PartitionLog, size: int) -> int:
+        """How many parts so many bytes become at most."""
+        return -(-size // max(log.settings.segment_bytes // 2, self._stages.limits.joined_bytes, 1))
+
     def _gather(self) -> None:
         """Write all that is not adopted into one new stage, and take that in its place."""
         copied: dict[str, list[_Share]] = {}
@@ -208,7 +234,8 @@ class StagedContents:
             raise
         adopted = [share for share in self._shares if share.is_adopted]
         self._shares = []
-        self._inline_bytes = self._inline_batches = 0
+        self._inline_bytes = {}
+        self._inline_batches = self._copied_bytes = 0
         self.add(self.made)
         # The parts of a stage come behind what the stage itself held, which is in the new one now.
         self._shares += adopted

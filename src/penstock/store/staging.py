@@ -20,6 +20,7 @@ from penstock.errors import (
     StorageFailed,
     UsageError,
 )
+from penstock.files import descriptors_max
 from penstock.store.staged_contents import CommitLimits, StagedContents
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
@@ -209,7 +210,7 @@ class Staging:
         limits = CommitLimits(
             COMMIT_BYTES_MAX,
             max(1, (volume.settings.frame_bytes - _RESULT_BYTES_MAX) // ENTRY_OVERHEAD_BYTES - 1),
-            volume.open_files.descriptors_max,
+            descriptors_max() * 3 // 4,
         )
         contents = StagedContents(self._stages, self._catalog, producer, limits, outgrown)
         try:

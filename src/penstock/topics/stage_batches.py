@@ -81,7 +81,10 @@ class _Group:
             or shape.is_alone
             or self._raw_bytes + shape.raw_bytes > raw_bytes_max
             or self._messages + batch.count > BATCH_MESSAGES_MAX
-            or any(one != other and None not in (one, other) for one, other in zip(self._times, shape.times, strict=True))
+            or (
+                shape.times != self._times
+                and any(one != other and None not in (one, other) for one, other in zip(self._times, shape.times, strict=True))
+            )
         )
 
     def add(self, batch: EncodedBatch, shape: _Shape) -> None:
@@ -90,7 +93,9 @@ class _Group:
         self.bytes += len(batch.data)
         self._raw_bytes += shape.raw_bytes
         self._messages += batch.count
-        self._times = tuple(other if one is None else one for one, other in zip(self._times, shape.times, strict=True))  # type: ignore[assignment]
+        if shape.times != self._times:
+            expires, deliver = self._times
+            self._times = (shape.times[0] if expires is None else expires, shape.times[1] if deliver is None else deliver)
         self._is_single = self._is_single and shape.is_single
         self.is_alone = shape.is_alone
 

@@ -416,11 +416,19 @@ class Stages:
             self._made = True
         return StageWriter(self, producer)
 
+    def _open_file(self, path: str, *, write: bool = False) -> File:
+        try:
+            return self.files.open(path, write=write)
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(path) from None
+            raise
+
     def load(self, identity: str) -> Stage:
-        """A finished stage. Raises `StageNotFound` or `Corrupt`."""
+        """A finished stage. Raises `StageNotFound`, `Corrupt`, or `Unavailable`: the process may open no more files."""
         path = self.path_of(identity)
         try:
-            file = self.files.open(path)
+            file = self._open_file(path)
         except FileNotFoundError:
             raise StageNotFound(identity) from None
         try:
@@ -436,16 +444,12 @@ class Stages:
         return stage
 
     def open_part(self, identity: str, part: StagePart) -> StagedSegment:
-        """A part of a stage, to be adopted or read; who gets it closes its file. Raises `Corrupt`."""
+        """A part of a stage, to be adopted or read; who gets it closes its file. Raises `Corrupt`, `Unavailable`."""
         path = self.part_path(identity, part.number)
         try:
-            file = self.files.open(path, write=True)
+            file = self._open_file(path, write=True)
         except FileNotFoundError:
             raise MissingData(path, "the stage names this part") from None
-        except OSError as error:
-            if is_out_of_descriptors(error):
-                raise out_of_descriptors(path) from None
-            raise
         staged = StagedSegment(self.files, path, file, part.data_start, part.headers)
         size = file.size()
         if size != staged.data_end + FOOTER_BYTES:

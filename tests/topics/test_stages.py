@@ -504,6 +504,21 @@ def test_parts_are_adopted_though_they_are_small_before_a_commit_is_too_large() 
     assert len(found) == 16
 
 
+def test_small_parts_are_gathered_where_adopting_them_would_not_do() -> None:
+    """What the stages themselves hold is too much already; the log gets one segment, and not one for each task."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t")
+    small, values = _stages(store, 20, 1, calls=4, size=300)
+    larger, more = _stages(store, 8, 1, calls=14, size=300)
+    assert len([name for name in _left(files) if name.endswith(".part")]) == 8
+    with _limited(15_000):
+        store.commit("job", 1, [*small, *larger])
+    assert sorted(_values(store)) == sorted(values[0] + more[0])
+    assert len(_segments(files)) == 2
+    assert _left(files) == []
+
+
 def test_no_more_parts_are_adopted_than_there_may_be_open_files() -> None:
     """The smallest of them are copied, or gathered where that is too much."""
     for bytes_max in (1 << 20, 15_000):

@@ -166,11 +166,17 @@ class StagedContents:
         for share in candidates:
             if self._is_worth(share):
                 self._adopt(share)
+        forced = []
         for share in candidates:
             if self._fits:
                 return
             if not share.is_adopted and (self._copied_bytes > self._limits.bytes_max or share.batches > len(share.parts)):
                 self._adopt(share)
+                forced.append(share)
+        if not self._fits and self.made is None:
+            # It does not help, so rather gather them, into few.
+            for share in forced:
+                self._give_back(share)
 
     def _adopt(self, share: _Share) -> None:
         """Let it be adopted, if there may be so many files."""
@@ -180,6 +186,14 @@ class StagedContents:
             self._files += files
             self._changes += files - share.batches
             self._copied_bytes -= share.bytes
+
+    def _give_back(self, share: _Share) -> None:
+        """Let it not be adopted."""
+        if share.is_adopted:
+            share.is_adopted = False
+            self._files -= len(share.parts)
+            self._changes -= len(share.parts) - share.batches
+            self._copied_bytes += share.bytes
 
     def _is_worth(self, share: _Share) -> bool:
         """Whether adopting is worth it: small segments and small batches are better copied, into few of both."""
@@ -203,7 +217,7 @@ class StagedContents:
         for share in sorted(adopted, key=lambda share: share.bytes):
             if files <= self._limits.files_max:
                 return
-            share.is_adopted = False
+            self._give_back(share)
             before = gathered.get(share.log, 0)
             gathered[share.log] = before + share.bytes
             files += self._files_of(share.log, before + share.bytes) - self._files_of(share.log, before) - len(share.parts)

@@ -23,7 +23,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, DamagedFile, MissingData, StageNotFound, StorageFull, UsageError
-from penstock.files import is_full, is_out_of_descriptors, write_fully
+from penstock.files import descriptors_max, is_full, is_out_of_descriptors, write_fully
 from penstock.format.checksum import crc32c
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
 from penstock.format.stage import (
@@ -78,7 +78,7 @@ class StageLimits(NamedTuple):
     A stage holds *inline_bytes_max* for one log itself, and a larger share in parts. Those are copied when they are committed if they have
     fewer bytes, or smaller batches on average, than given here. Small batches are joined to such of about *joined_bytes*; a stage gathers
     at most *gathered_bytes_max* in memory, and all of a store together *all_gathered_bytes_max*, unless there are very many. It has files
-    open for *parts_max* logs at most.
+    open for *parts_max* logs at most, and not more than the process may have.
     """
 
     inline_bytes_max: int = 1024 * 1024
@@ -87,7 +87,7 @@ class StageLimits(NamedTuple):
     joined_bytes: int = 512 * 1024
     gathered_bytes_max: int = 32 * 1024 * 1024
     all_gathered_bytes_max: int = 64 * 1024 * 1024
-    parts_max: int = 200
+    parts_max: int = 4_096
 
 
 class _Share:
@@ -212,7 +212,7 @@ class StageWriter:
         The first batch for a log is always in the stage: an adopted segment must not be the first thing that a commit adds to a log.
         """
         share.is_placed = True
-        if len(self._parts) >= self._stages.limits.parts_max or not self._stages.can_link():
+        if len(self._parts) >= self._stages.parts_max or not self._stages.can_link():
             return
         if not share.inline_bytes:
             first, *others = share.batches
@@ -370,6 +370,11 @@ class Stages:
         limits = self.limits
         part = limits.all_gathered_bytes_max // max(1, len(self._open))
         return min(limits.gathered_bytes_max, max(part, limits.inline_bytes_max))
+
+    @property
+    def parts_max(self) -> int:
+        """How many files each stage that is being written may have open."""
+        return min(self.limits.parts_max, descriptors_max() // 2 // max(1, len(self._open)))
 
     def unfinished_suffix(self) -> str:
         """How the name of a stage ends that is being written."""

@@ -77,7 +77,7 @@ class Adopt(NamedTuple):
 
 
 class Outgrown(BatchTooLarge):
-    """The state of logs has outgrown the room in front of the batches of staged files; nothing was changed, and they can be copied."""
+    """The state of logs has outgrown the room in front of the batches of staged files; nothing was changed. Never leaves the store."""
 
     def __init__(self, what: str, size: int, limit: int, paths: Sequence[str]) -> None:
         super().__init__(what, size, limit)

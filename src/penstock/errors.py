@@ -7,6 +7,7 @@ PenstockError
 │   ├── BadName             a topic or store name breaks the naming rule
 │   ├── MessageTooLarge     one message is over its limit
 │   ├── BatchTooLarge       a batch is over the limit of bytes or messages
+│   ├── CommitTooLarge      a two-phase commit has more than one commit can take
 │   ├── BadColumn           columns given to an encoder do not fit together
 │   ├── BadArgument         an argument has a wrong type or value
 │   ├── BadPipeline         a file that declares a pipeline is wrong
@@ -120,6 +121,22 @@ class BatchTooLarge(UsageError):
 
     def __str__(self) -> str:
         return f"a batch of {self.size:,} {self.what} is over the limit of {self.limit:,}; publish it in parts"
+
+
+class CommitTooLarge(UsageError):
+    """A two-phase commit has more than one commit can take; nothing was changed."""
+
+    code = "COMMIT_TOO_LARGE"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+        self.what, self.size, self.limit = what, size, limit
+
+    def __str__(self) -> str:
+        return (
+            f"a commit of {self.size:,} {self.what} is over the limit of {self.limit:,}; nothing was changed: stage it anew "
+            "from fewer tasks (in Spark: coalesce) or to fewer partitions, or commit less at once (in Spark: maxOffsetsPerTrigger)"
+        )
 
 
 class BadColumn(UsageError):

@@ -44,6 +44,8 @@ GROUPS = {"shared": False, "ordered": True}
 DEAD = ("in.dlq", 0)
 PRODUCER = "job"
 MAX_DELIVERIES = 3
+JOINED_BYTES = 1_000
+"""Small batches of a stage are joined to such."""
 
 Key = tuple[str, int]
 Place = tuple[int, int]
@@ -428,7 +430,9 @@ def _letter(group: str, place: Place, generation: int, value: bytes) -> bytes:
 def open_store(files: SimulatedFileSystem, clock: FakeClock) -> Store:
     """The store, which takes the smallest stages for large ones: all but the first batch for a log is adopted."""
     store = Store.open(PATH, settings=SETTINGS, files=files, clock=clock, background=False)
-    store._staging._stages.limits = StageLimits(inline_bytes_max=1, adopt_bytes_min=1, adopt_batch_bytes_min=1)
+    store._staging._stages.limits = StageLimits(
+        inline_bytes_max=1, adopt_bytes_min=1, adopt_batch_bytes_min=1, joined_bytes=JOINED_BYTES
+    )
     return store
 
 

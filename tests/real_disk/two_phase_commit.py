@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PRODUCER = "job"
 TOPICS = {"orders": 3, "audit": 1}
 LOGS = [(topic, partition) for topic, partitions in TOPICS.items() for partition in range(partitions)]
-LIMITS = StageLimits(inline_bytes_max=1_000, adopt_bytes_min=1_000, adopt_batch_bytes_min=500)
+LIMITS = StageLimits(inline_bytes_max=1_000, adopt_bytes_min=1_000, adopt_batch_bytes_min=500, joined_bytes=0)
 SEGMENT_BYTES = 52 * 1024
 """A part has 48 KiB of room for the state of its log, and then two batches of the large stage."""
 PARTS = 3

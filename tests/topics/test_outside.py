@@ -53,6 +53,26 @@ def test_a_stage_made_beside_the_owner_is_committed_by_it(path: str, count: int)
     assert not verify(path).findings
 
 
+def test_keyed_rows_over_many_partitions_are_staged_in_a_batch_for_each(path: str) -> None:
+    """Arrow batches of some thousand rows have tiny pieces for each of 64 partitions; rows of one key keep their order."""
+    keys = [b"%d" % (number * 7 % 500) for number in range(3_000)]
+    with penstock.Store.open(path, settings=SETTINGS) as owner:
+        owner.create_topic("keyed", partitions=64)
+        with penstock.open(path, read_only=True) as reader, stage_outside(reader, "p") as stage:
+            for call in range(12):
+                columns = [pa.array([b"%d %d" % (call, n) for n in range(3_000)], pa.binary()), pa.array(keys, pa.binary())]
+                stage.publish_arrow("keyed", pa.RecordBatch.from_arrays(columns, ["value", "key"]))
+        assert len(owner._staging._stages.load(stage.identity).entries) == 64
+        assert owner.commit("p", 0, [stage.identity]).messages == 36_000
+        found: dict[bytes, list[bytes]] = {}
+        for partition in range(64):
+            for message in owner.read("keyed", partition=partition):
+                found.setdefault(message.key or b"", []).append(message.value or b"")
+    for key in keys[:500]:
+        numbers = [number for number, one in enumerate(keys) if one == key]
+        assert found[key] == [b"%d %d" % (call, number) for call in range(12) for number in numbers]
+
+
 def test_an_owner_that_opens_leaves_unfinished_stages_of_others_alone(path: str) -> None:
     """They are finished and committed as if nothing had happened; so each commit may open the store."""
     with penstock.open(path, read_only=True) as reader, stage_outside(reader, "p") as stage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import os
 import random
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from unittest import mock
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.errors import BatchTooLarge, DamagedFile, MissingData, StageNotFound, StorageFull
+from penstock.errors import CommitTooLarge, DamagedFile, MissingData, StageNotFound, StorageFull, Unavailable, UsageError
+from penstock.format.batch import Batch
 from penstock.format.batch_header import Producer
 from penstock.log.partition_log import PartitionLog
 from penstock.settings import StoreSettings
@@ -24,15 +26,17 @@ from penstock.topics.stages import StageLimits
 from penstock.volume.verification import verify
 
 if TYPE_CHECKING:
+    import contextlib
     from pathlib import Path
 
+    from penstock.files import File
     from penstock.testing import Operation
 
 PATH = "/store"
 SETTINGS = StoreSettings(
     journal_file_bytes=256 * 1024, frame_bytes=64 * 1024, reference_bytes=8 * 1024, free_bytes_floor=0, reserve_bytes=0
 )
-SMALL = StageLimits(inline_bytes_max=1_000, adopt_bytes_min=1_000, adopt_batch_bytes_min=500)
+SMALL = StageLimits(inline_bytes_max=1_000, adopt_bytes_min=1_000, adopt_batch_bytes_min=500, joined_bytes=0)
 
 
 def _open(files: SimulatedFileSystem, limits: StageLimits = SMALL, clock: FakeClock | None = None) -> Store:
@@ -54,8 +58,8 @@ def _values(store: Store, topic: str = "t") -> list[bytes]:
     return [bytes(message.value or b"") for message in store.read(topic, partition=0)]
 
 
-def _segments(files: SimulatedFileSystem, topic: str = "t") -> list[int]:
-    return [int(name[:-4]) for name in files.list_directory(f"{PATH}/topics/{topic}/0") if name.endswith(".log")]
+def _segments(files: SimulatedFileSystem, partition: int = 0) -> list[int]:
+    return [int(name[:-4]) for name in files.list_directory(f"{PATH}/topics/t/{partition}") if name.endswith(".log")]
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
@@ -129,7 +133,7 @@ def test_messages_of_a_stage_keep_their_order_in_many_parts() -> None:
 
 
 def test_small_parts_and_small_batches_are_copied() -> None:
-    for limits in (StageLimits(1_000, 1 << 20, 1), StageLimits(1_000, 1, 100_000)):
+    for limits in (StageLimits(1_000, 1 << 20, 1, 0), StageLimits(1_000, 1, 100_000, 0)):
         files = SimulatedFileSystem()
         store = _open(files, limits)
         store.create_topic("t")
@@ -217,7 +221,7 @@ def test_a_part_that_is_gone_or_cut_is_told_and_nothing_is_published() -> None:
 
 def test_a_flipped_bit_in_a_copied_part_is_told() -> None:
     files = SimulatedFileSystem()
-    store = _open(files, StageLimits(1_000, 1 << 20, 1))
+    store = _open(files, StageLimits(1_000, 1 << 20, 1, 0))
     store.create_topic("t")
     staged, _ = _stage(store, "one")
     part = next(path for path in files.files() if path.endswith(".part"))
@@ -229,18 +233,22 @@ def test_a_flipped_bit_in_a_copied_part_is_told() -> None:
     assert _values(store) == []
 
 
-def test_what_is_copied_at_one_commit_is_limited_and_what_is_adopted_is_not() -> None:
-    for limits, is_refused in ((StageLimits(1_000, 1 << 20, 1), True), (SMALL, False)):
-        store = _open(SimulatedFileSystem(), limits)
-        store.create_topic("t")
-        staged, values = _stage(store, "one")
-        with mock.patch("penstock.store.staging.COMMIT_BYTES_MAX", 3_000):
-            if is_refused:
-                with pytest.raises(BatchTooLarge):
-                    store.commit("job", 1, [staged])
-            else:
-                store.commit("job", 1, [staged])
-        assert _values(store) == ([] if is_refused else values)
+def test_what_is_copied_at_one_commit_is_limited_where_files_cannot_have_two_names() -> None:
+    """The error says what to do; nothing is changed, and nothing more is left."""
+    files = SimulatedFileSystem()
+    store = _open(files)
+    store.create_topic("t")
+    files.fail("link", 1, errno.EPERM)
+    staged, values = _stage(store, "one")
+    with (
+        mock.patch("penstock.store.staging.COMMIT_BYTES_MAX", 3_000),
+        pytest.raises(CommitTooLarge, match="maxOffsetsPerTrigger"),
+    ):
+        store.commit("job", 1, [staged])
+    assert _values(store) == []
+    assert files.list_directory(f"{PATH}/staging") == [f"{staged}.stage"]
+    store.commit("job", 1, [staged])
+    assert _values(store) == values
 
 
 def test_parts_go_with_their_stage() -> None:
@@ -380,3 +388,355 @@ def test_a_stage_larger_than_all_limits_is_adopted_on_a_real_disk(tmp_path: Path
     with Store.open(path) as store:
         assert [bytes(message.value or b"").rstrip(b"\0") for message in store.read("t", partition=0)] == expected
     assert not verify(path).findings
+
+
+def _stages(store: Store, count: int, partitions: int, *, calls: int, size: int) -> tuple[list[str], dict[int, list[bytes]]]:
+    """What many tasks stage for all partitions of `t`, and what each partition gets of them."""
+    identities = []
+    values: dict[int, list[bytes]] = {}
+    for task in range(count):
+        with store.stage("job") as stage:
+            for call in range(calls):
+                for partition in range(partitions):
+                    value = b"%d %d %d " % (task, partition, call) + bytes(size)
+                    values.setdefault(partition, []).append(value)
+                    stage.publish_many("t", [value], partition=partition)
+        identities.append(stage.identity)
+    return identities, values
+
+
+def _check_partitions(store: Store, values: dict[int, list[bytes]]) -> None:
+    """All messages are there, those of one task in their order."""
+    for partition, expected in values.items():
+        found = [bytes(message.value or b"") for message in store.read("t", partition=partition)]
+        assert sorted(found) == sorted(expected)
+        tasks = {value.split(b" ")[0] for value in expected}
+        for task in tasks:
+            assert [one for one in found if one.split(b" ")[0] == task] == [
+                one for one in expected if one.split(b" ")[0] == task
+            ]
+
+
+def test_more_small_batches_than_a_frame_has_room_for_are_committed() -> None:
+    """Keyed rows over many partitions come in tiny pieces: a frame of 64 KiB names at most 682 of them."""
+    files = SimulatedFileSystem()
+    store = _open(files, StageLimits())
+    store.create_topic("t", partitions=4)
+    staged, values = _stages(store, 2, 4, calls=150, size=20)
+    store.commit("job", 1, staged)
+    _check_partitions(store, values)
+
+
+def test_many_tasks_for_many_partitions_are_committed_where_they_are_too_much_to_copy() -> None:
+    """Each task has more than a stage itself holds for each partition, and less than is worth adopting."""
+    files = SimulatedFileSystem()
+    store = _open(files, StageLimits(1_000, 1 << 20, 1))
+    store.create_topic("t", partitions=4)
+    staged, values = _stages(store, 6, 4, calls=3, size=600)
+    with mock.patch("penstock.store.staging.COMMIT_BYTES_MAX", 10_000):
+        store.commit("job", 1, staged)
+    _check_partitions(store, values)
+
+
+GATHERING = StageLimits(inline_bytes_max=4_000, adopt_bytes_min=8_000, adopt_batch_bytes_min=500, joined_bytes=2_000)
+"""Small batches are joined; a share of some messages stays in the stage, and one of many goes to a part."""
+
+
+def _limited(bytes_max: int) -> contextlib.AbstractContextManager[object]:
+    return mock.patch("penstock.store.staging.COMMIT_BYTES_MAX", bytes_max)
+
+
+def _left(files: SimulatedFileSystem) -> list[str]:
+    return files.list_directory(f"{PATH}/staging")
+
+
+def test_a_stage_of_tiny_pieces_has_few_batches() -> None:
+    """About as many as its bytes need, and one for each partition."""
+    store = _open(SimulatedFileSystem(), StageLimits())
+    store.create_topic("t", partitions=16)
+    (staged,), values = _stages(store, 1, 16, calls=200, size=20)
+    stage = store._staging._stages.load(staged)
+    assert len(stage.entries) == 16
+    assert not stage.parts
+    store.commit("job", 1, [staged])
+    _check_partitions(store, values)
+
+
+def test_of_a_share_that_goes_to_a_part_only_the_first_message_is_copied() -> None:
+    """Whether it came in large pieces or in small ones."""
+    for calls, count in ((1, 300), (300, 1)):
+        files = SimulatedFileSystem()
+        store = _open(files, StageLimits(50_000, 8_000, 500, 20_000))
+        store.create_topic("t")
+        values = [b"%d " % number + bytes(300) for number in range(300)]
+        with store.stage("job") as stage:
+            for call in range(calls):
+                stage.publish_many("t", values[call * count : (call + 1) * count])
+        loaded = store._staging._stages.load(stage.identity)
+        (entry,), (part,) = loaded.entries, loaded.parts
+        assert Batch(entry.batch).header.count == 1
+        assert len(part.headers) <= 8
+        store.commit("job", 1, [stage.identity])
+        assert _values(store) == values
+        assert len(_segments(files)) == 2
+
+
+def test_a_stage_gathers_bounded_memory_and_still_writes_large_batches() -> None:
+    """Shares that grow are written out, largest first."""
+    files = SimulatedFileSystem()
+    limits = StageLimits(8_000, 1 << 20, 1, 4_000, gathered_bytes_max=40_000)
+    store = _open(files, limits)
+    store.create_topic("t", partitions=32)
+    values: dict[int, list[bytes]] = {}
+    with store.stage("job") as stage:
+        writer = stage._writer
+        for call in range(2_000):
+            partition = call * 7 % 32 if call % 3 else 0
+            values.setdefault(partition, []).append(b"0 %d " % call + bytes(100))
+            stage.publish_many("t", values[partition][-1:], partition=partition)
+            held = [batch for share in writer._shares.values() for batch in share.batches]
+            assert sum(len(batch.data) + 256 for batch in held) == writer._gathered_bytes <= limits.gathered_bytes_max
+    loaded = store._staging._stages.load(stage.identity)
+    batches = len(loaded.entries) + sum(len(part.headers) for part in loaded.parts)
+    assert batches < 32 * 2 + 2_000 * 250 // 1_000
+    store.commit("job", 1, [stage.identity])
+    _check_partitions(store, values)
+
+
+def test_many_stages_at_once_share_the_memory_that_they_gather_in() -> None:
+    store = _open(SimulatedFileSystem(), StageLimits(1_000, gathered_bytes_max=30_000, all_gathered_bytes_max=40_000))
+    store.create_topic("t")
+    stages = store._staging._stages
+    assert stages.gathered_bytes_max == 30_000
+    begun = [store.stage("job") for _ in range(8)]
+    assert stages.gathered_bytes_max == 5_000
+    begun[0].finish()
+    begun[1].abandon()
+    del begun[2:6]
+    assert stages.gathered_bytes_max == 20_000
+    more = [store.stage("job") for _ in range(80)]
+    assert stages.gathered_bytes_max == 1_000
+    assert len(more) == 80
+
+
+def test_a_stage_has_no_more_files_than_it_may() -> None:
+    """What is for other partitions stays in the stage itself."""
+    files = SimulatedFileSystem()
+    store = _open(files, StageLimits(1_000, 1_000, 1, 500, parts_max=2))
+    store.create_topic("t", partitions=5)
+    (staged,), values = _stages(store, 1, 5, calls=10, size=200)
+    assert len({part.partition for part in store._staging._stages.load(staged).parts}) == 2
+    store.commit("job", 1, [staged])
+    _check_partitions(store, values)
+
+
+def test_a_stage_that_was_not_written_as_a_whole_cannot_be_finished() -> None:
+    """What was gathered when the disk was full would be missing."""
+    files = SimulatedFileSystem()
+    store = _open(files)
+    store.create_topic("t")
+    stage = store.stage("job")
+    stage.publish("t", bytes(600))
+    files.fail("pwrite", 1, errno.ENOSPC)
+    with pytest.raises(StorageFull):
+        stage.publish("t", bytes(600))
+    with pytest.raises(UsageError, match="abandon"):
+        stage.finish()
+    assert _left(files) == []
+
+
+def test_small_stages_of_very_many_tasks_are_gathered_where_they_are_too_much_to_copy() -> None:
+    """None of them has a part; together they become segments, of large batches."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t", partitions=3)
+    staged, values = _stages(store, 40, 3, calls=3, size=300)
+    assert not any(name.endswith(".part") for name in _left(files))
+    with _limited(20_000):
+        assert store.commit("job", 1, staged).messages == 40 * 3 * 3
+    _check_partitions(store, values)
+    assert len(_segments(files)) == 2
+    assert _left(files) == []
+    store.publish("t", b"0 after", partition=0)
+    values[0].append(b"0 after")
+    store = _open(files.kill())
+    _check_partitions(store, {0: sorted(values[0], key=lambda value: value == b"0 after")})
+    assert not verify(PATH, files=store._volume._files).findings
+
+
+def test_stages_of_many_small_batches_are_gathered_where_a_frame_cannot_name_them() -> None:
+    """As older versions made them."""
+    files = SimulatedFileSystem()
+    store = _open(files, StageLimits(joined_bytes=0))
+    store.create_topic("t", partitions=2)
+    staged, values = _stages(store, 3, 2, calls=200, size=10)
+    assert len(store._staging._stages.load(staged[0]).entries) == 400
+    store._staging._stages.limits = StageLimits()
+    store.commit("job", 1, staged)
+    _check_partitions(store, values)
+    assert _left(files) == []
+
+
+def test_parts_are_adopted_though_they_are_small_before_a_commit_is_too_large() -> None:
+    """As few as must be, the largest first."""
+    files = SimulatedFileSystem()
+    store = _open(files, StageLimits(1_000, 1 << 20, 1, 0))
+    store.create_topic("t")
+    staged = [_stage(store, name, calls=calls)[0] for name, calls in (("a", 3), ("b", 9), ("c", 4))]
+    with _limited(6_000), mock.patch.object(store._staging._stages, "begin", side_effect=AssertionError("nothing is gathered")):
+        store.commit("job", 1, staged)
+    found = _values(store)
+    assert len(_segments(files)) == 2
+    assert [value[:3] for value in found[-8:]] == [b"b %d" % number for number in range(1, 9)]
+    assert len(found) == 16
+
+
+def test_small_parts_are_gathered_where_adopting_them_would_not_do() -> None:
+    """What the stages themselves hold is too much already; the log gets one segment, and not one for each task."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t")
+    small, values = _stages(store, 20, 1, calls=4, size=300)
+    larger, more = _stages(store, 8, 1, calls=14, size=300)
+    assert len([name for name in _left(files) if name.endswith(".part")]) == 8
+    with _limited(15_000):
+        store.commit("job", 1, [*small, *larger])
+    assert sorted(_values(store)) == sorted(values[0] + more[0])
+    assert len(_segments(files)) == 2
+    assert _left(files) == []
+
+
+def test_no_more_parts_are_adopted_than_there_may_be_open_files() -> None:
+    """The smallest of them are copied, or gathered where that is too much."""
+    for bytes_max in (1 << 20, 15_000):
+        files = SimulatedFileSystem()
+        store = _open(files, GATHERING)
+        store.create_topic("t", partitions=2)
+        staged, values = _stages(store, 6, 2, calls=40, size=300)
+        assert len([name for name in _left(files) if name.endswith(".part")]) == 12
+        with _limited(bytes_max), mock.patch("penstock.store.staging.descriptors_max", return_value=8):
+            store.commit("job", 1, staged)
+        _check_partitions(store, values)
+        assert sum(len(_segments(files, partition=partition)) for partition in values) <= 2 + 6
+        assert _left(files) == []
+
+
+def test_a_commit_that_cannot_be_gathered_for_lack_of_room_is_refused_and_can_be_repeated() -> None:
+    """Nothing is changed, and nothing more is left."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t", partitions=3)
+    staged, values = _stages(store, 40, 3, calls=3, size=300)
+    before = _left(files)
+    files.capacity_bytes = sum(len(content) for content in files.files().values()) + 30_000
+    with _limited(20_000), pytest.raises(StorageFull):
+        store.commit("job", 1, staged)
+    assert _left(files) == before
+    assert not _values(store)
+    files.capacity_bytes = None
+    with _limited(20_000):
+        store.commit("job", 1, staged)
+    _check_partitions(store, values)
+
+
+def test_a_process_without_descriptors_refuses_a_commit_and_can_repeat_it() -> None:
+    """Whichever file it was that could not be opened."""
+    files = SimulatedFileSystem()
+    store = _open(files)
+    store.create_topic("t")
+    store.publish("t", b"before")
+    staged, values = _stage(store, "one")
+    plain = files.open
+    for number in range(3):
+        calls = itertools.count()
+
+        def refuse(path: str, *, write: bool = False, number: int = number, calls: itertools.count[int] = calls) -> File:
+            if next(calls) == number:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            return plain(path, write=write)
+
+        with mock.patch.object(files, "open", refuse), pytest.raises(Unavailable, match="ulimit"):
+            store.commit("job", 1, [staged])
+        assert _values(store) == [b"before"]
+    store.commit("job", 1, [staged])
+    assert _values(store) == [b"before", *values]
+
+
+def test_a_damaged_stage_is_told_while_it_is_gathered() -> None:
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t")
+    staged, _ = _stage(store, "one", calls=40)
+    part = next(path for path in files.files() if path.endswith(".part"))
+    content = bytearray(files.files()[part])
+    content[-300] ^= 1
+    files.replace(part, bytes(content))
+    files.link(part, f"{PATH}/copy")  # so that it is not adopted
+    with _limited(3_000), pytest.raises(DamagedFile, match="part"):
+        store.commit("job", 1, [staged])
+    assert _values(store) == []
+    assert len(_left(files)) == 2
+
+
+def test_parts_that_were_outgrown_are_gathered_anew_where_they_are_too_much_to_copy() -> None:
+    """The new ones leave the room that the state takes now."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t")
+    staged, values = _stage(store, "one", calls=40)
+    log = store._volume.log("t")
+    for number in range(20):
+        for sequence in range(64):
+            log.state.note_producer(Producer(number * 2 + 1, 1, sequence), 0, 0, 1)
+    with _limited(5_000):
+        store.commit("job", 1, [staged])
+    assert _values(store) == values
+    assert len(_segments(files)) == 2
+    assert _left(files) == []
+
+
+def test_what_has_more_pieces_than_a_frame_can_name_is_refused_with_what_to_do() -> None:
+    """Nothing is changed; fewer of them can be committed."""
+    files = SimulatedFileSystem()
+    settings = dataclasses.replace(SETTINGS, frame_bytes=8 * 1024)
+    store = Store.open(PATH, settings=settings, files=files, clock=FakeClock(), background=False)
+    store.create_topic("t", partitions=60)
+    staged, values = _stages(store, 1, 60, calls=1, size=1)
+    with pytest.raises(CommitTooLarge, match=r"60 pieces is over the limit of \d+; nothing was changed: .*fewer tasks"):
+        store.commit("job", 1, staged)
+    assert _left(files) == [f"{staged[0]}.stage"]
+    for partition in values:
+        assert not list(store.read("t", partition=partition))
+    store.publish("t", b"the store goes on", partition=0)
+
+
+def test_a_gathered_commit_is_all_or_nothing_at_every_operation() -> None:
+    """Killed, or without power, it is there as a whole, or it can be repeated; what it made is left to expire, or is gone."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t", partitions=2)
+    staged, values = _stages(store, 12, 2, calls=2, size=300)
+    count = sum(map(len, values.values()))
+    outcomes: list[bool] = []
+
+    def look(_: Operation) -> None:
+        for disk in (
+            files.kill(),
+            files.crash(random.Random(len(outcomes)), keep="random"),
+            files.crash(random.Random(1), keep="nothing"),
+        ):
+            again = _open(disk, GATHERING)
+            known = again.committed("job", 1)
+            found = sum(len(list(again.read("t", partition=partition))) for partition in values)
+            assert found == (0 if known is None else count)
+            with _limited(3_000):
+                assert again.commit("job", 1, staged) == ("job", 1, count, known is not None, 1)
+            _check_partitions(again, values)
+            outcomes.append(known is not None)
+
+    files.on_operation = look
+    with _limited(3_000):
+        store.commit("job", 1, staged)
+    files.on_operation = None
+    assert True in outcomes
+    assert outcomes.count(False) > 60

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import errors as tree
-from penstock.errors import BadSetting, PenstockError, Unavailable
+from penstock.errors import BadSetting, BatchTooLarge, PenstockError, Unavailable
+from penstock.volume.tickets import Outgrown
+from penstock.wire import failures
 from penstock.wire.failures import decode_error, encode_error
 
 
@@ -119,3 +121,9 @@ def test_a_class_of_another_module_travels_as_its_parent() -> None:
     found = over_the_wire(Inner("orders", 3))
     assert type(found) is tree.TopicNotFound
     assert found.args == ("orders", 3)
+
+
+def test_an_error_that_is_defined_elsewhere_does_not_hide_the_one_it_is_derived_from() -> None:
+    """It has the same code; a store that was imported before has such."""
+    assert issubclass(Outgrown, BatchTooLarge)
+    assert failures._all(BatchTooLarge) == {"BATCH_TOO_LARGE": BatchTooLarge}

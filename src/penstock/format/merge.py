@@ -7,6 +7,8 @@ merge is the parts of many batches put behind each other. Values are moved as ra
 A merged batch keeps what its sources said: offsets (listed if they are not dense), message times (made absolute, since each
 source had its own time of appending), producer and transaction of each source in the runs column. Where no source has any of
 these, the time column alone tells when each message was appended, and a flag says so.
+
+A join is a merge of batches that no log has taken yet: there is nothing to keep of them but their messages.
 """
 
 from __future__ import annotations
@@ -83,6 +85,20 @@ def merge(batches: Sequence[Batch], codec: Codec = Codec.NONE, level: int | None
     return merged
 
 
+def join(batches: Sequence[Batch], codec: Codec = Codec.NONE, level: int | None = None) -> EncodedBatch:
+    """
+    One batch with all messages of *batches*, which no log has taken yet: what they leave to the appending is left to it.
+
+    They name no producer, transaction or schema, and where they tell when messages expire or are due all of them count from the appending,
+    or none of them does. Without a *codec* it is compressed if one of them is. Raises `BatchTooLarge`.
+    """
+    count = sum(batch.header.count for batch in batches)
+    if codec is Codec.NONE:
+        codec = _codec_of(batches)
+    encoded = _join_columns([(batch, 0, batch.header.count) for batch in batches], codec, level, absolute=False)
+    return batch_from_columns(encoded, count, count)
+
+
 def merge_values(
     values: list[bytes | memoryview], append_times_us: list[int], codec: Codec = Codec.NONE, level: int | None = None
 ) -> EncodedBatch:
@@ -120,15 +136,22 @@ def _join_columns(parts: list[Part], codec: Codec, level: int | None, *, absolut
         encoded.append(_join_message_times(parts, absolute=absolute))
     encoded += [_join_moments(column, parts, absolute=absolute) for column in _TIMES if column in present]
     if c.PRIORITY in present:
-        numbers = [batch.priority(index) for batch, start, stop in parts for index in range(start, stop)]
-        encoded.append(c.encode_numbers(c.PRIORITY, numbers))
+        encoded.append(c.encode_numbers(c.PRIORITY, _join_priorities(parts)))
     if c.DEDUP_KEY in present:
         encoded.append(_join_binary(c.DEDUP_KEY, parts, Codec.NONE, None))
     return encoded
 
 
+def _join_priorities(parts: list[Part]) -> list[int]:
+    numbers: list[int] = []
+    for batch, start, stop in parts:
+        view: c.NumberColumn | None = batch._column(c.PRIORITY)  # noqa: SLF001
+        numbers.extend([0] * (stop - start) if view is None else view.numbers[start:stop].tolist())
+    return numbers
+
+
 def _join_binary(column: int, parts: list[Part], codec: Codec, level: int | None) -> c.EncodedColumn:
-    bits = 0
+    nulls = 0
     count = 0
     offsets = array("i", [0])
     data: list[memoryview | bytes] = []
@@ -138,19 +161,19 @@ def _join_binary(column: int, parts: list[Part], codec: Codec, level: int | None
         view: c.BinaryColumn | None = batch._column(column)  # noqa: SLF001
         if view is None:
             offsets.extend([done] * length)
+            nulls |= ((1 << length) - 1) << count
         else:
             table = view.offsets[start : stop + 1].tolist()
             data.append(view.data.get(table[0], table[-1]))
             shift = done - table[0]
             offsets.extend([number + shift for number in table[1:]])
             done = offsets[-1]
-            ones = (1 << length) - 1
-            valid = ones if view.validity is None else int.from_bytes(view.validity, "little") >> start & ones
-            bits |= valid << count
+            if view.validity is not None:
+                nulls |= (~int.from_bytes(view.validity, "little") >> start & (1 << length) - 1) << count
         count += length
     flags, validity = 0, b""
-    if bits != (1 << count) - 1:
-        flags, validity = c.HAS_NULLS, bits.to_bytes(c.bitmap_bytes(count), "little")
+    if nulls:
+        flags, validity = c.HAS_NULLS, (nulls ^ (1 << count) - 1).to_bytes(c.bitmap_bytes(count), "little")
     return c.binary_from_parts(column, flags, validity, offsets.tobytes(), b"".join(data), codec, level)
 
 
@@ -185,6 +208,8 @@ def _join_message_times(parts: list[Part], *, absolute: bool) -> c.EncodedColumn
         view: c.NumberColumn | None = batch._column(c.TIME)  # noqa: SLF001
         if view is None and not batch.runs():
             numbers.extend([batch.header.append_time_us if absolute else None] * (stop - start))
+        elif view is not None and view.validity is None:
+            numbers.extend(view.numbers[start:stop].tolist())
         elif absolute:
             numbers.extend([batch.time_us(index) for index in range(start, stop)])
         else:
@@ -194,14 +219,15 @@ def _join_message_times(parts: list[Part], *, absolute: bool) -> c.EncodedColumn
 
 def _join_moments(column: int, parts: list[Part], *, absolute: bool) -> c.EncodedColumn:
     numbers: list[int | None] = []
-    relative = not absolute and all(
-        (entry := batch.entry(column)) is not None and entry.flags & c.RELATIVE for batch, _, _ in parts
-    )
+    entries = [entry for batch, _, _ in parts if (entry := batch.entry(column)) is not None]
+    relative = not absolute and all(entry.flags & c.RELATIVE for entry in entries)
     for batch, start, stop in parts:
+        if batch.entry(column) is None:
+            numbers.extend([None] * (stop - start))
+            continue
         base = batch.header.append_time_us if relative else 0
-        for index in range(start, stop):
-            moment = batch.moment(column, index)
-            numbers.append(None if moment is None else moment - base)
+        moments = batch.moments(column, start, stop)
+        numbers.extend([None if moment is None else moment - base for moment in moments] if base else moments)
     return c.encode_numbers(column, numbers, c.RELATIVE if relative else 0)
 
 

@@ -15,38 +15,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from penstock.arguments import check_texts, check_whole_number
 from penstock.errors import (
     BadArgument,
-    BadBytes,
-    BatchTooLarge,
-    DamagedFile,
     OutcomeUnknown,
     PenstockError,
     StorageFailed,
-    TopicNotFound,
     UsageError,
 )
-from penstock.format.batch import EncodedBatch
+from penstock.files import descriptors_max
+from penstock.store.staged_contents import CommitLimits, StagedContents
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
 from penstock.topics.options import options
 from penstock.values import check_name
-from penstock.volume.tickets import Adopt, Append
+from penstock.volume.tickets import ENTRY_OVERHEAD_BYTES, Outgrown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from penstock.files import Buffer
+    from penstock.format.batch import EncodedBatch
     from penstock.log.partition_log import PartitionLog
-    from penstock.log.staged_segment import StagedSegment
     from penstock.topics.catalog import Catalog
     from penstock.topics.producers import Producers
     from penstock.topics.stages import Stages, StageWriter
     from penstock.topics.topic import Topic
-    from penstock.volume.tickets import Change
     from penstock.volume.volume import Volume
 
 COMMIT_BYTES_MAX = 1 << 30
-"""The most that one commit copies; what is adopted does not count."""
+"""The most that one commit copies; what is adopted does not count. It holds that in memory."""
+_RESULT_BYTES_MAX = 4096
+"""More than the entry takes that tells what a commit did."""
 NUMBER_MAX = (1 << 63) - 1
 
 
@@ -163,87 +160,6 @@ class OpenStage:
             self.abandon()
 
 
-class StagedContents:
-    """The changes that publish some stages: appends first, then whole segments, so that nothing can fail between them."""
-
-    def __init__(self, stages: Stages, catalog: Catalog, *, adopting: bool) -> None:
-        self._stages = stages
-        self._catalog = catalog
-        self._adopting = adopting
-        self._appends: list[Append] = []
-        self._adoptions: list[Adopt] = []
-        self._copied_bytes = 0
-        self.messages = 0
-
-    @property
-    def changes(self) -> list[Change]:
-        """All of them."""
-        return [*self._appends, *self._adoptions]
-
-    def add(self, identity: str, producer: str) -> None:
-        """Take in a stage. Raises `StageNotFound`, `Corrupt`, `TopicNotFound`, `BatchTooLarge`."""
-        stage = self._stages.load(identity)
-        if stage.producer != producer:
-            raise BadArgument("stages", identity, f"was staged by {stage.producer!r}, not by {producer!r}")
-        for entry in stage.entries:
-            self._append(self._log(entry.topic_id, entry.partition), entry.batch, self._stages.path_of(identity))
-        parts: dict[PartitionLog, list[StagedSegment]] = {}
-        try:
-            for part in stage.parts:
-                log = self._log(part.topic_id, part.partition)
-                parts.setdefault(log, []).append(self._stages.open_part(identity, part))
-            for log in list(parts):
-                # All or none of a log's parts, so that they keep their order.
-                if self._adopting and self._is_worth(parts[log]):
-                    self._adoptions += [Adopt(log, staged) for staged in parts[log]]
-                    self.messages += sum(staged.messages for staged in parts.pop(log))
-                else:
-                    for staged in parts[log]:
-                        for data in staged.batches():
-                            self._append(log, data, staged.path)
-        finally:
-            for copied in parts.values():
-                for staged in copied:
-                    staged.file.close()
-
-    def _log(self, topic_id: bytes, partition: int) -> PartitionLog:
-        topic = self._catalog.find(topic_id)
-        if topic is None or partition >= topic.partitions:
-            raise TopicNotFound(topic_id.hex(), partition)
-        return topic.logs[partition]
-
-    def _is_worth(self, parts: list[StagedSegment]) -> bool:
-        """
-        Whether adopting is worth it: small segments and small batches are better copied, into few of both.
-
-        A file that has other names already is left alone: writing to it could change a segment, or somebody's copy of the store.
-        """
-        limits = self._stages.limits
-        size = sum(staged.data_end - staged.data_start for staged in parts)
-        batches = sum(staged.count for staged in parts)
-        return (
-            size >= limits.adopt_bytes_min
-            and size >= limits.adopt_batch_bytes_min * batches
-            and all(staged.file.links() == 1 for staged in parts)
-        )
-
-    def _append(self, log: PartitionLog, data: Buffer, path: str) -> None:
-        self._copied_bytes += len(data)
-        if self._copied_bytes > COMMIT_BYTES_MAX:
-            raise BatchTooLarge("bytes", self._copied_bytes, COMMIT_BYTES_MAX)
-        try:
-            batch = EncodedBatch.adopt(data)
-        except BadBytes as error:
-            raise DamagedFile(path, 0, None, str(error)) from None
-        self._appends.append(Append(log, batch))
-        self.messages += batch.count
-
-    def close(self) -> None:
-        """Close the files of segments that were not adopted."""
-        for adoption in self._adoptions:
-            adoption.staged.file.close()
-
-
 class Staging:
     """Stages and their commits in one store. Safe to call from any thread."""
 
@@ -271,12 +187,7 @@ class Staging:
                 self._remove([identity for identity in wanted if identity in own])
                 return self._known(producer, number, known)
             before = self._producers.last_commit_us(producer)
-            try:
-                messages = self._commit(producer, number, wanted, adopting=True)
-            except BatchTooLarge:
-                # A log's state has outgrown the room that a part left for it: copy the parts.
-                messages = self._commit(producer, number, wanted, adopting=False)
-            self._remove(wanted)
+            messages = self._commit(producer, number, wanted)
             if before is not None:
                 # Left over from attempts that were made before the last commit: nobody can want them any more.
                 self._stages.remove_expired(producer, before)
@@ -286,19 +197,43 @@ class Staging:
         newest = self._producers.newest_of(producer)
         return Committed(producer, number, int(result["messages"]), duplicate=True, newest=max(number, newest or 0))
 
-    def _commit(self, producer: str, number: int, wanted: list[str], *, adopting: bool) -> int:
-        """Decide it; returns how many messages it published. Everything is checked before anything is decided."""
-        contents = StagedContents(self._stages, self._catalog, adopting=adopting)
+    def _commit(self, producer: str, number: int, wanted: list[str]) -> int:
+        """Decide it, and remove the stages; returns how many messages it published."""
+        outgrown: set[str] = set()
+        while True:
+            try:
+                return self._try_to_commit(producer, number, wanted, outgrown)
+            except Outgrown as error:
+                # They are copied, or gathered into parts that leave more room.
+                if outgrown.issuperset(error.paths):
+                    raise
+                outgrown.update(error.paths)
+
+    def _try_to_commit(self, producer: str, number: int, wanted: list[str], outgrown: set[str]) -> int:
+        """The same. Everything is checked before anything is decided. Raises `Outgrown`: nothing was changed."""
+        volume = self._volume
+        limits = CommitLimits(
+            COMMIT_BYTES_MAX,
+            max(1, (volume.settings.frame_bytes - _RESULT_BYTES_MAX) // ENTRY_OVERHEAD_BYTES - 1),
+            descriptors_max() * 3 // 4,
+        )
+        contents = StagedContents(self._stages, self._catalog, producer, limits, outgrown)
         try:
             for identity in wanted:
-                contents.add(identity, producer)
-            result = {"messages": contents.messages, "stages": len(wanted)}
-            self._volume.commit_changes([*contents.changes, self._producers.transaction_entry(producer, number, result)])
+                contents.add(identity)
+            contents.settle()
+        except BaseException:
+            contents.discard()
+            raise
+        result = {"messages": contents.messages, "stages": len(wanted)}
+        try:
+            volume.commit_changes([*contents.changes, self._producers.transaction_entry(producer, number, result)])
         except OutcomeUnknown:
             raise  # the files are the log's
         except PenstockError:
-            contents.close()
+            contents.discard()
             raise
+        self._remove([*wanted, *([contents.made] if contents.made else [])])
         return contents.messages
 
     def _remove(self, wanted: Sequence[str]) -> None:

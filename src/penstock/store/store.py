@@ -475,7 +475,7 @@ class Store:
 
         Raises:
             TransactionFenced: a higher number of *producer* was committed, and this one is not known; nothing was changed.
-            StageNotFound, BadArgument, Corrupt, StorageFull: nothing was changed.
+            StageNotFound, BadArgument, CommitTooLarge, Corrupt, StorageFull: nothing was changed.
             OutcomeUnknown: the disk failed; reopen the store and repeat it.
         """
         self._check_open()

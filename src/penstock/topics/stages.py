@@ -5,8 +5,11 @@ A process that does not own the store may stage as well: what it writes is not t
 old), and is committed by the owner like any other stage.
 
 A stage belongs to a producer and has an id. It is durable once it is finished, survives restarts, and goes away when it is committed
-or aborted, when its producer has committed twice since, or after `EXPIRY_US`. What it holds for a log beyond the first megabyte lies
-in parts, files that the log can adopt as segments (log/staged_segment.py).
+or aborted, when its producer has committed twice since, or after `EXPIRY_US`. What it holds for a log lies in the stage itself where it
+is little, and else in parts, files that the log can adopt as segments (log/staged_segment.py).
+
+While a stage is written, what it holds for a log is gathered in memory: small batches are joined (stage_batches.py), and a share that
+grows goes to a part as a whole, but for its first messages. Memory is bounded for each stage and for all stages of a store together.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import contextlib
 import os
 import re
 import secrets
+import threading
+import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.arguments import shown
-from penstock.errors import BadBytes, DamagedFile, MissingData, StageNotFound, StorageFull
-from penstock.files import is_full, write_fully
+from penstock.errors import BadBytes, DamagedFile, MissingData, StageNotFound, StorageFull, UsageError
+from penstock.files import descriptors_max, is_full, is_out_of_descriptors, write_fully
 from penstock.format.checksum import crc32c
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
 from penstock.format.stage import (
@@ -34,9 +39,13 @@ from penstock.format.stage import (
     encode_stage_header,
     encode_stage_part,
 )
+from penstock.log.partition_log import out_of_descriptors
 from penstock.log.staged_segment import StagedSegment
+from penstock.topics.stage_batches import cut_first, join_small
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.clock import Clock
     from penstock.files import Buffer, File, FileSystem
     from penstock.format.batch import EncodedBatch
@@ -57,17 +66,47 @@ EXPIRY_US = 3 * 86_400 * 1_000_000
 """A stage that nobody committed for so long is removed."""
 
 
+_FIRST_BYTES_MAX = 16 * 1024
+"""Of a share that goes to a part the first batch stays in the stage, which is copied: the first message of a longer one."""
+_OBJECT_BYTES = 256
+"""More than a batch takes in memory besides its bytes."""
+
+
 class StageLimits(NamedTuple):
     """
-    What becomes a part, and what is adopted.
+    What becomes a part, what is adopted, and what is gathered before it is written.
 
-    A stage holds *inline_bytes_max* for one log itself, and more in parts. Those are copied when they are committed if they have fewer
-    bytes, or smaller batches on average, than given here.
+    A stage holds *inline_bytes_max* for one log itself, and a larger share in parts. Those are copied when they are committed if they have
+    fewer bytes, or smaller batches on average, than given here. Small batches are joined to such of about *joined_bytes*; a stage gathers
+    at most *gathered_bytes_max* in memory, and all of a store together *all_gathered_bytes_max*, unless there are very many. It has files
+    open for *parts_max* logs at most, and not more than the process may have.
     """
 
     inline_bytes_max: int = 1024 * 1024
     adopt_bytes_min: int = 4 * 1024 * 1024
     adopt_batch_bytes_min: int = 16 * 1024
+    joined_bytes: int = 512 * 1024
+    gathered_bytes_max: int = 32 * 1024 * 1024
+    all_gathered_bytes_max: int = 64 * 1024 * 1024
+    parts_max: int = 4_096
+
+
+class _Share:
+    """What a stage has for one log."""
+
+    __slots__ = ("batches", "gathered_bytes", "in_parts", "inline_bytes", "is_placed", "log")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.batches: list[EncodedBatch] = []
+        """What is gathered and not written yet."""
+        self.gathered_bytes = 0
+        self.inline_bytes = 0
+        """What the stage itself has of it."""
+        self.is_placed = False
+        """Whether it was decided where a share goes that is large."""
+        self.in_parts = False
+        """Whether what is gathered goes to parts: its beginning is in the stage."""
 
 
 class _Part:
@@ -114,7 +153,9 @@ class StageWriter:
         self._crc = 0
         self._position = 0
         self._entries = 0
-        self._bytes: dict[PartitionLog, int] = {}  # what the stage itself holds for each log
+        self._shares: dict[PartitionLog, _Share] = {}
+        self._gathered_bytes = 0
+        self._is_whole = True
         self._parts: dict[PartitionLog, _Part] = {}
         self._made: list[_Part] = []
         self._finished: list[StagePart] = []
@@ -123,6 +164,7 @@ class StageWriter:
         except BaseException:
             self.abandon()
             raise
+        stages.note_open(self)
 
     def _write(self, data: Buffer) -> None:
         assert self._file is not None
@@ -136,34 +178,92 @@ class StageWriter:
         self._position += len(data)
 
     def add(self, log: PartitionLog, batch: EncodedBatch) -> None:
-        """Add a batch. Raises `StorageFull`; the stage is of no use then."""
-        # The header's checksum is written when a batch is stamped; here nobody knows where it will lie.
-        batch.stamp(0, 0, 0, 0, 0, 0)
-        part = self._part_for(log, len(batch.data))
-        if part is None:
-            self._write(encode_stage_entry(log.identity.topic_id, log.identity.partition))
-            self._write(batch.data)
-            self._entries += 1
-        else:
-            part.write(batch.data)
-            part.headers.append(bytes(batch.data[: batch.header_bytes]))
+        """Add a batch, which is the stage's from now on. Raises `StorageFull`; the stage is of no use then."""
+        share = self._shares.get(log)
+        if share is None:
+            share = self._shares[log] = _Share(log)
+        size = len(batch.data)
+        share.batches.append(batch)
+        share.gathered_bytes += size
+        self._gathered_bytes += size + _OBJECT_BYTES
+        limits = self._stages.limits
+        if share.is_placed:
+            if share.gathered_bytes >= limits.joined_bytes:
+                self._write_out(share, all_of_it=False)
+        elif share.inline_bytes + share.gathered_bytes > limits.inline_bytes_max:
+            self._place(share)
+            self._write_out(share, all_of_it=False)
+        if self._gathered_bytes > limits.joined_bytes and self._gathered_bytes > self._stages.gathered_bytes_max:
+            self._make_room(self._stages.gathered_bytes_max)
 
-    def _part_for(self, log: PartitionLog, size: int) -> _Part | None:
-        """
-        The file that takes the next batch for *log*: None is the stage itself.
+    def _make_room(self, bytes_max: int) -> None:
+        """Write out the largest shares until clearly less than *bytes_max* is gathered."""
+        for share in sorted(self._shares.values(), key=lambda one: one.gathered_bytes, reverse=True):
+            if self._gathered_bytes <= bytes_max * 3 // 4:
+                return
+            # Not a file for each of very many logs that get little.
+            if not share.is_placed and share.inline_bytes + share.gathered_bytes > self._stages.limits.inline_bytes_max // 4:
+                self._place(share)
+            self._write_out(share, all_of_it=True)
 
-        The first batch for a log is always there: an adopted segment must not be the first thing that a commit adds to a log.
+    def _place(self, share: _Share) -> None:
         """
+        Let what is gathered for a log, and what will come, go to parts, if that can be; else it stays in the stage.
+
+        The first batch for a log is always in the stage: an adopted segment must not be the first thing that a commit adds to a log.
+        """
+        share.is_placed = True
+        if len(self._parts) >= self._stages.parts_max or not self._stages.can_link():
+            return
+        if not share.inline_bytes:
+            first, *others = share.batches
+            cut = cut_first(first) if len(first.data) > _FIRST_BYTES_MAX else None
+            if cut is not None:
+                first, rest = cut
+                others.insert(0, rest)
+            self._keep(share, others)
+            self._store(share, [first])
+        share.in_parts = True
+
+    def _write_out(self, share: _Share, *, all_of_it: bool) -> None:
+        """Write what is gathered for a log; without *all_of_it* not the last small batches, which more may join."""
+        batches, rest = join_small(share.batches, share.log.settings, self._stages.limits.joined_bytes, all_of_them=all_of_it)
+        self._keep(share, rest)
+        self._store(share, batches)
+
+    def _keep(self, share: _Share, batches: list[EncodedBatch]) -> None:
+        """Of a share only *batches* are gathered now."""
+        size = sum([len(batch.data) for batch in batches])
+        self._gathered_bytes += size - share.gathered_bytes + _OBJECT_BYTES * (len(batches) - len(share.batches))
+        share.gathered_bytes = size
+        share.batches = batches
+
+    def _store(self, share: _Share, batches: Sequence[EncodedBatch]) -> None:
+        """Write batches to the stage, or to a part of it."""
+        log = share.log
+        # Until all of them are written: what was gathered would be missing without anybody's notice.
+        self._is_whole = False
+        for batch in batches:
+            # The header's checksum is written when a batch is stamped; here nobody knows where it will lie.
+            batch.stamp(0, 0, 0, 0, 0, 0)
+            if share.in_parts:
+                part = self._part_for(log, len(batch.data))
+                part.write(batch.data)
+                part.headers.append(bytes(batch.data[: batch.header_bytes]))
+            else:
+                self._write(encode_stage_entry(log.identity.topic_id, log.identity.partition))
+                self._write(batch.data)
+                self._entries += 1
+                share.inline_bytes += len(batch.data)
+        self._is_whole = True
+
+    def _part_for(self, log: PartitionLog, size: int) -> _Part:
+        """The file that takes the next batch for *log*."""
         part = self._parts.get(log)
-        if part is None:
-            held = self._bytes.get(log, 0)
-            self._bytes[log] = held + size
-            if not held or held + size <= self._stages.limits.inline_bytes_max or not self._stages.can_link():
-                return None
-        elif part.position + size + FOOTER_BYTES > log.settings.segment_bytes and part.headers:
+        if part is not None:
+            if part.position + size + FOOTER_BYTES <= log.settings.segment_bytes or not part.headers:
+                return part
             self._finished.append(part.finish())
-        else:
-            return part
         number = len(self._made)
         part = _Part(self._stages.files, self._stages.part_path(self.identity, number), number, log)
         self._made.append(part)
@@ -171,7 +271,11 @@ class StageWriter:
         return part
 
     def finish(self) -> str:
-        """Make the stage durable; returns its id."""
+        """Make the stage durable; returns its id. Raises `StorageFull`."""
+        if not self._is_whole:
+            raise UsageError("the stage could not be written as a whole; abandon it and begin another one")
+        for share in self._shares.values():
+            self._write_out(share, all_of_it=True)
         for part in self._parts.values():
             self._finished.append(part.finish())
         self._parts = {}
@@ -185,10 +289,13 @@ class StageWriter:
         self._file = None
         self._stages.files.rename(self._path, self._stages.path_of(self.identity))
         self._stages.files.sync_directory(self._stages.directory)
+        self._stages.note_ended(self)
         return self.identity
 
     def abandon(self) -> None:
         """Remove what was written."""
+        self._shares = {}
+        self._stages.note_ended(self)
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -213,6 +320,8 @@ class Stages:
         self.directory = os.path.join(store_path, STAGING)
         self.limits = StageLimits()
         self._can_link: bool | None = None
+        self._open_lock = threading.Lock()
+        self._open: weakref.WeakSet[StageWriter] = weakref.WeakSet()
         self._made = files.exists(self.directory)
         if self._made and not outside:
             # A process that was killed may have made it, and not its name durable.
@@ -245,6 +354,28 @@ class Stages:
                 self.files.unlink(os.path.join(self.directory, name))
             self._remove_parts(found[1])
         return living
+
+    def note_open(self, writer: StageWriter) -> None:
+        """It gathers from now on."""
+        with self._open_lock:
+            self._open.add(writer)
+
+    def note_ended(self, writer: StageWriter) -> None:
+        """It gathers no more."""
+        with self._open_lock:
+            self._open.discard(writer)
+
+    @property
+    def gathered_bytes_max(self) -> int:
+        """What each stage that is being written may gather in memory: its part of what all may."""
+        limits = self.limits
+        part = limits.all_gathered_bytes_max // max(1, len(self._open))
+        return min(limits.gathered_bytes_max, max(part, limits.inline_bytes_max))
+
+    @property
+    def parts_max(self) -> int:
+        """How many files each stage that is being written may have open."""
+        return min(self.limits.parts_max, descriptors_max() // 2 // max(1, len(self._open)))
 
     def unfinished_suffix(self) -> str:
         """How the name of a stage ends that is being written."""
@@ -291,11 +422,19 @@ class Stages:
             self._made = True
         return StageWriter(self, producer)
 
+    def _open_file(self, path: str, *, write: bool = False) -> File:
+        try:
+            return self.files.open(path, write=write)
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(path) from None
+            raise
+
     def load(self, identity: str) -> Stage:
-        """A finished stage. Raises `StageNotFound` or `Corrupt`."""
+        """A finished stage. Raises `StageNotFound`, `Corrupt`, or `Unavailable`: the process may open no more files."""
         path = self.path_of(identity)
         try:
-            file = self.files.open(path)
+            file = self._open_file(path)
         except FileNotFoundError:
             raise StageNotFound(identity) from None
         try:
@@ -311,10 +450,10 @@ class Stages:
         return stage
 
     def open_part(self, identity: str, part: StagePart) -> StagedSegment:
-        """A part of a stage, to be adopted or read; who gets it closes its file. Raises `Corrupt`."""
+        """A part of a stage, to be adopted or read; who gets it closes its file. Raises `Corrupt`, `Unavailable`."""
         path = self.part_path(identity, part.number)
         try:
-            file = self.files.open(path, write=True)
+            file = self._open_file(path, write=True)
         except FileNotFoundError:
             raise MissingData(path, "the stage names this part") from None
         staged = StagedSegment(self.files, path, file, part.data_start, part.headers)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BatchTooLarge, StorageFull, TopicNotFound, Unavailable
+from penstock.errors import StorageFull, TopicNotFound, Unavailable
 from penstock.files import is_full, is_out_of_descriptors
 from penstock.format.batch import encode_single
 from penstock.format.frame import batch_entry, log_start_entry, other_entry, reference_entry
@@ -33,6 +33,7 @@ from penstock.volume.tickets import (
     ChangesTicket,
     MoveLogStart,
     Other,
+    Outgrown,
     TogetherTicket,
 )
 
@@ -279,6 +280,7 @@ class CommitCycle:
     def _make_room(ticket: ChangesTicket, now_us: int) -> bool:
         """Make sure that all batches of *ticket* can be planned; False if it was refused. Raises `StorageFull`."""
         needs: dict[PartitionLog, int] = {}
+        outgrown: list[Adopt] = []
         for change in ticket.changes:
             if type(change) is Append:
                 log, batch = change
@@ -291,8 +293,11 @@ class CommitCycle:
                 raise TopicNotFound(change.log.identity.topic)
             elif isinstance(change, Adopt) and not change.log.fits(change.staged):
                 # Producers came since it was staged.
-                ticket.finish(BatchTooLarge("bytes", len(change.log.state.encode()), change.staged.state_bytes))
-                return False
+                outgrown.append(change)
+        if outgrown:
+            first, paths = outgrown[0], [change.staged.path for change in outgrown]
+            ticket.finish(Outgrown("bytes", len(first.log.state.encode()), first.staged.state_bytes, paths))
+            return False
         for log, size in needs.items():
             if not log.has_room(size):
                 log.make_room(size, 1, now_us)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from penstock.errors import BatchTooLarge
 from penstock.journal.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -73,6 +74,15 @@ class Adopt(NamedTuple):
 
     log: PartitionLog
     staged: StagedSegment
+
+
+class Outgrown(BatchTooLarge):
+    """The state of logs has outgrown the room in front of the batches of staged files; nothing was changed. Never leaves the store."""
+
+    def __init__(self, what: str, size: int, limit: int, paths: Sequence[str]) -> None:
+        super().__init__(what, size, limit)
+        self.args = (what, size, limit, paths)
+        self.paths = paths
 
 
 class MoveLogStart(NamedTuple):

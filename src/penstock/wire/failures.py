@@ -11,11 +11,13 @@ from penstock.errors import PenstockError, Unavailable
 def _all(base: type[PenstockError]) -> dict[str, type[PenstockError]]:
     found = {base.code: base}
     for child in base.__subclasses__():
-        found |= _all(child)
+        # Others, which have the code of their base, never leave the part that defines them.
+        if child.__module__ == tree.__name__:
+            found |= _all(child)
     return found
 
 
-_BY_CODE = {code: kind for code, kind in _all(PenstockError).items() if kind.__module__ == tree.__name__}
+_BY_CODE = _all(PenstockError)
 
 
 def encode_error(error: PenstockError) -> dict[str, Any]:

@@ -39,6 +39,7 @@ STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.BadName: StatusCode.INVALID_ARGUMENT,
     errors.MessageTooLarge: StatusCode.INVALID_ARGUMENT,
     errors.BatchTooLarge: StatusCode.INVALID_ARGUMENT,
+    errors.CommitTooLarge: StatusCode.INVALID_ARGUMENT,
     errors.BadColumn: StatusCode.INVALID_ARGUMENT,
     errors.BadArgument: StatusCode.INVALID_ARGUMENT,
     errors.BadPipeline: StatusCode.INVALID_ARGUMENT,

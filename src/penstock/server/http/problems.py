@@ -27,6 +27,7 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.BadName: 400,
     errors.MessageTooLarge: 413,
     errors.BatchTooLarge: 413,
+    errors.CommitTooLarge: 413,
     errors.BadColumn: 400,
     errors.BadArgument: 400,
     errors.BadPipeline: 400,
@@ -124,7 +125,7 @@ def document(error: Exception) -> dict[str, Any]:
     found = {"type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "code": code}
     if isinstance(error, errors.OffsetOutOfRange):
         found |= {"offset": error.offset, "first": error.first, "end": error.end}
-    elif isinstance(error, (errors.MessageTooLarge, errors.BatchTooLarge)):
+    elif isinstance(error, (errors.MessageTooLarge, errors.BatchTooLarge, errors.CommitTooLarge)):
         found |= {"size": error.size, "limit": error.limit}
     return found
 

@@ -852,18 +852,23 @@ class Store:
                 continue
             left = seconds
             try:
-                if self._keep_finished:
-                    self._retain(self._catalog.all())
-                else:
-                    self.retain()
-                self._staging.remove_expired()
-                self._housekeeper.begin_rewriting(self._catalog.all())
+                self._housekeep()
             except Closed:
                 return
-            except (PenstockError, OSError) as error:
-                _log.warning(
-                    "retention stopped for now: %s", error, extra=event("retention_failed", error=type(error).__name__)
-                )
+
+    def _housekeep(self) -> None:
+        """One turn of the thread that looks after old messages. Raises `Closed`."""
+        try:
+            if self._keep_finished:
+                self._retain(self._catalog.all())
+            else:
+                self.retain()
+            self._staging.remove_expired()
+            self._housekeeper.begin_rewriting(self._catalog.all())
+        except Closed:
+            raise
+        except (PenstockError, OSError) as error:
+            _log.warning("retention stopped for now: %s", error, extra=event("retention_failed", error=type(error).__name__))
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ class Volume:
         self._topic_lock = threading.Lock()
         self._has_deleted = False
         """Whether files of deleted topics are left that should have gone."""
+        self._wants_coalescing = False
+        """Whether a checkpoint was taken since logs were looked at for small batches."""
         self._checkpoint_lock = threading.Lock()
         self._rewrite_lock = threading.Lock()
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
@@ -277,6 +279,7 @@ class Volume:
             # Then neither checkpoint names them.
             self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
         remove_deleted(files, topics_directory)
+        self._settle()
         self._space.hold_reserve()
         cycle = CommitCycle(
             path, settings, self._journal, self._positions, self._space, self._due, self._layers, self._appliers
@@ -797,6 +800,7 @@ class Volume:
                 previous = self._checkpoints.previous
                 assert previous is not None
                 self._journal.free(previous.journal_sequence)
+                self._settle()
             except OSError as error:
                 if is_full(error):
                     # Nothing is lost: the journal still has what the checkpoint would have covered.
@@ -805,6 +809,15 @@ class Volume:
                     raise StorageFull(self.path, None, None) from None
                 self._due.note_change()
                 raise self._refusal(error) from None
+
+    def _settle(self) -> None:
+        """
+        Let one more checkpoint come, though nothing should change, where one of the two keeps sealed segments as they are.
+
+        Else the last of them would never be removed or rewritten in a store that nobody writes to any more.
+        """
+        if self._due.changed_since is None and not self._checkpoints.is_settled:
+            self._due.note_change()
 
     def _refusal(self, error: OSError) -> PenstockError:
         """Of what may be tried again if there were no descriptors for it; any other error is final."""
@@ -959,12 +972,14 @@ class Volume:
             if self._has_deleted:
                 with self._topic_lock, contextlib.suppress(Unavailable):
                     self._remove_deleted()
-            # Who compacts may take long, and the next checkpoint must not wait for that.
-            if self._rewrite_lock.acquire(blocking=False):
-                try:
-                    self._coalesce_logs(self.breathe)
-                finally:
-                    self._rewrite_lock.release()
+            self._wants_coalescing = True
+        # Who compacts may take long, and the next checkpoint must not wait for that.
+        if self._wants_coalescing and self._rewrite_lock.acquire(blocking=False):
+            try:
+                self._wants_coalescing = False
+                self._coalesce_logs(self.breathe)
+            finally:
+                self._rewrite_lock.release()
         if self._journal.wants_next:
             try:
                 self._journal.prepare_next()

@@ -5,10 +5,15 @@ from __future__ import annotations
 import shutil
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 
+import pytest
+
+from penstock.errors import DamagedFile, StorageFull
 from penstock.settings import StoreSettings
+from penstock.store.dead_letter_box import DeadLetters
 from penstock.store.store import Store
-from tests.groups.sim import Sim
+from tests.groups.sim import PATH, Sim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +133,129 @@ def test_a_store_that_was_killed_removes_old_segments_though_nothing_comes_any_m
     sim.kill()
     _pass_time(sim)
     assert _offsets(sim.store, "t") == list(range(90, 100))
+
+
+def _damage(sim: Sim, topic: str, first: int, partition: int = 0) -> None:
+    """A sealed segment cannot be read any more; the store is opened anew, so that nobody has it open."""
+    sim.store.close()
+    path = f"{PATH}/topics/{topic}/{partition}/{first:020}.log"
+    file = sim.files.open(path, write=True)
+    file.pwrite(bytes(64), 0)
+    file.sync_data()
+    file.close()
+    sim.restart()
+
+
+def _events(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
+    about = [getattr(record, "penstock", {}) for record in caplog.records]
+    return [(one.get("event"), one.get("topic"), one.get("partition"), one.get("error")) for one in about]
+
+
+def test_a_damaged_topic_does_not_stop_retention_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor of its other partitions, nor what comes behind retention; it is told once."""
+    sim = Sim()
+    for topic in ("a", "b", "c"):
+        sim.store.create_topic(topic, partitions=2, segment_messages=10, retain="always", retention_age=DAY)
+        for number in range(20):
+            for partition in range(2):
+                sim.store.publish(topic, b"%d" % number, partition=partition)
+    sim.store.create_topic("keys", segment_messages=10, compaction=True)
+    for number in range(20):
+        sim.store.publish("keys", b"%d" % number, key="k")
+    _pass_time(sim)
+    _damage(sim, "b", 0)
+    sim.clock.advance(DAY)
+    caplog.clear()
+    _pass_time(sim)
+    starts = {name: list(topic.starts.values()) for name, topic in sim.store.stats().topics.items()}
+    assert starts == {"a": [10, 10], "b": [0, 10], "c": [10, 10], "keys": [0]}
+    assert _offsets(sim.store, "keys") == list(range(9, 20))
+    assert _events(caplog) == [("retention_failed", "b", 0, "DamagedFile")]
+
+
+def test_retention_on_demand_tells_of_a_damaged_topic_when_all_others_are_done() -> None:
+    """Whoever asked is told, and what can go is gone."""
+    sim = Sim()
+    for topic in ("a", "b"):
+        sim.store.create_topic(topic, segment_messages=10, retain="always", retention_age=DAY)
+        for number in range(20):
+            sim.store.publish(topic, b"%d" % number)
+    _damage(sim, "a", 0)
+    sim.clock.advance(DAY + 1)
+    with pytest.raises(DamagedFile):
+        sim.store.retain()
+    assert sim.store.stats().topics["b"].starts == {0: 10}
+
+
+def test_what_stops_all_retention_stops_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """On a full disk the removal of forgotten stages is what frees room."""
+    sim = Sim()
+    with (
+        mock.patch.object(sim.store._housekeeper, "retain", side_effect=StorageFull("/s", None, None)),
+        mock.patch.object(sim.store._staging, "remove_expired") as removal,
+        mock.patch.object(sim.store._housekeeper, "begin_rewriting") as rewriting,
+    ):
+        _pass_time(sim, 3)
+    assert (removal.call_count, rewriting.call_count) == (3, 3)
+    assert _events(caplog) == [("retention_failed", None, None, "StorageFull")]
+
+
+def test_a_damaged_topic_of_dead_letters_does_not_stop_retention_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Its old letters cannot be discarded, and that is told, once."""
+    sim = Sim()
+    sim.store.create_topic("a", dead_letter_retention=DAY)
+    sim.store.create_topic("b", segment_messages=10, retain="always", retention_age=DAY)
+    for number in range(20):
+        sim.store.publish("b", b"%d" % number)
+    sim.store.publish("a", b"x")
+    with sim.store.subscribe("a", "g", max_deliveries=1) as consumer:
+        consumer.nack(consumer.get_many(1, timeout=0))
+        assert consumer.get_many(1, timeout=0) == []
+    sim.store.flush()
+    _pass_time(sim)
+    dead = next(info.name for info in sim.store.topics() if info.name not in ("a", "b"))
+    sim.clock.advance(DAY)
+    with mock.patch.object(DeadLetters, "expire", side_effect=DamagedFile("x", 0, None, "planted")):
+        caplog.clear()
+        _pass_time(sim)
+    assert sim.store.stats().topics["b"].starts == {0: 10}
+    assert _events(caplog) == [("retention_failed", dead, None, "DamagedFile")]
+
+
+def test_a_damaged_segment_stops_compaction_of_no_other_partition_or_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """Told once."""
+    sim = Sim()
+    for topic in ("a", "b"):
+        sim.store.create_topic(topic, partitions=2, segment_messages=10, compaction=True)
+        for number in range(20):
+            for partition in range(2):
+                sim.store.publish(topic, b"%d" % number, key="k", partition=partition)
+    _damage(sim, "a", 0)
+    caplog.clear()
+    _pass_time(sim)
+    log = sim.store._volume.log("a", 1)
+    assert log.segment(0).messages == 1
+    assert _offsets(sim.store, "b").count(9) == 2
+    assert len(_offsets(sim.store, "b")) == 22
+    assert ("rewriting_failed", "a", 0, "DamagedFile") in _events(caplog)
+    assert len(_events(caplog)) == len(set(_events(caplog)))
+
+
+def test_a_damaged_segment_stops_merging_of_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither behind it nor in other logs; it is told once, and maintenance goes on."""
+    sim = Sim()
+    for topic in ("a", "b"):
+        sim.store.create_topic(topic, segment_messages=10)
+        for number in range(40):
+            sim.store.publish(topic, b"%d" % number)
+    _damage(sim, "a", 10)
+    sim.store.publish("b", b"a change")
+    caplog.clear()
+    _pass_time(sim)
+    a, b = sim.store._volume.log("a"), sim.store._volume.log("b")
+    assert [a.segment(first).batches for first in (0, 20)] == [1, 1]
+    assert [b.segment(first).batches for first in (0, 10, 20)] == [1, 1, 1]
+    assert _events(caplog).count(("coalescing_failed", "a", 0, "DamagedFile")) == 1
 
 
 def test_the_threads_of_an_idle_store_remove_vacuum_and_compact(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import secrets
 import threading
@@ -27,6 +28,7 @@ from penstock.errors import (
     BadSetting,
     BatchTooLarge,
     Closed,
+    Corrupt,
     OffsetOutOfRange,
     OutcomeUnknown,
     PenstockError,
@@ -48,6 +50,7 @@ from penstock.log.coalescing import coalesce, find_segment_to_coalesce
 from penstock.log.identity import LogIdentity
 from penstock.log.partition_log import PartitionLog, SyncWork, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
+from penstock.log_events import Troubles
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
 from penstock.volume.checkpoint_due import CheckpointDue
@@ -120,6 +123,7 @@ class Volume:
         """Whether files of deleted topics are left that should have gone."""
         self._wants_coalescing = False
         """Whether a checkpoint was taken since logs were looked at for small batches."""
+        self._troubles = Troubles(logging.getLogger("penstock"))
         self._checkpoint_lock = threading.Lock()
         self._rewrite_lock = threading.Lock()
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
@@ -932,14 +936,30 @@ class Volume:
             return self._coalesce_logs(pause)
 
     def _coalesce_logs(self, pause: Callable[[], None]) -> int:
+        """What is wrong with one log is told, and stops no other one; a full disk is raised."""
         count = 0
         for log in list(self._logs.values()):
             while not self._closed:
-                segment = find_segment_to_coalesce(log, self.keep_from(log))
-                if segment is None:
+                try:
+                    segment = find_segment_to_coalesce(log, self.keep_from(log))
+                    if segment is None:
+                        break
+                    count += coalesce(self._files, log, segment, pause)
+                except Corrupt as error:
+                    self._tell_coalescing(log, error)  # and go on behind it
+                except OSError as error:
+                    if is_full(error):
+                        raise
+                    self._tell_coalescing(log, error)
                     break
-                count += coalesce(self._files, log, segment, pause)
         return count
+
+    def _tell_coalescing(self, log: PartitionLog, error: Exception) -> None:
+        identity = log.identity
+        text = f"small batches of partition {identity.partition} of topic {identity.topic} are not merged"
+        self._troubles.tell(
+            log.log_id, text, "coalescing_failed", error, topic=identity.topic, partition=identity.partition
+        )  # fmt: skip
 
     def _sync_intervals(self) -> None:
         """The thread that syncs interval logs: asleep until one is written, then once an interval."""

@@ -181,10 +181,21 @@ def test_i36_a_segment_that_comes_back_is_below_the_start_and_never_served() -> 
             place.files.replace(path, data)
     reader = ReadOnlyStore(PATH, files=place.files)
     assert [message.offset for message in reader.read("t")] == expected
+    _assert_out_of_range(reader, start)
     store = place.open()
+    _assert_out_of_range(store, start)
     assert store._catalog.get("t").logs[0].log_start == start
     assert [message.offset for message in store.read("t")] == expected
     assert [path for path in place.files.files() if path.endswith(".log")] == [max(kept)]
+
+
+def _assert_out_of_range(store: Store | ReadOnlyStore, start: int) -> None:
+    """I38: of each offset below the start it is said where the log begins."""
+    for offset in (0, start // 2, start - 1):
+        with pytest.raises(OffsetOutOfRange) as caught:
+            list(store.read("t", 0, start=offset))
+        assert caught.value.first == start
+        assert caught.value.code == "OFFSET_OUT_OF_RANGE"
 
 
 def test_i37_a_topic_that_is_made_again_has_nothing_of_the_deleted_one() -> None:

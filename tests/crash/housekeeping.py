@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from penstock.errors import PenstockError
+from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.format.batch import encode_batch
 from penstock.log.filtering import Protection
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
 from penstock.volume.housekeeping import Rules
+from penstock.volume.reader import VolumeReader
 from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
 from tests.crash.explorer import crash, crash_recovery
@@ -29,6 +30,7 @@ from tests.crash.workload import Anomaly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.log.log_reader import LogReader
     from penstock.log.partition_log import PartitionLog
 
 PATH = "/store"
@@ -79,6 +81,12 @@ def latest(stored: Stored) -> dict[bytes, tuple[int, bytes]]:
     return found
 
 
+def tombstones(stored: Stored) -> dict[bytes, int]:
+    """Where the deletion of each key lies whose last message that is."""
+    last = {key: (offset, value) for offset, (key, value) in sorted(stored.items()) if key is not None}
+    return {key: offset for key, (offset, value) in last.items() if value is None}
+
+
 def compacted(stored: Stored, limit: int, *, tombstones: bool = True) -> Stored:
     """The simple reference: what compaction of all offsets below *limit* leaves."""
     last = {key: offset for offset, (key, _) in sorted(stored.items()) if key is not None and offset < limit}
@@ -101,6 +109,8 @@ class Case:
     files: SimulatedFileSystem = field(default_factory=SimulatedFileSystem)
     clock: FakeClock = field(default_factory=FakeClock)
     published: Stored = field(default_factory=dict)
+    graces_over: bool = False
+    """Whether tombstones may go."""
     checked: int = 0
 
     def __post_init__(self) -> None:
@@ -175,8 +185,11 @@ class Case:
         log = volume.log("t")
         stored = content(log)
         self.check_subset(stored)
-        if latest(stored) != latest({offset: pair for offset, pair in self.published.items() if offset < log.committed_end}):
+        known = {offset: pair for offset, pair in self.published.items() if offset < log.committed_end}
+        if latest(stored) != latest(known):
             raise Anomaly("the latest messages of the keys are not the same")
+        if not self.graces_over and tombstones(stored) != tombstones(known):
+            raise Anomaly("tombstones are gone within their grace")
         for offset, (key, _) in self.published.items():
             if (key is None or offset >= limit) and offset not in stored and offset < log.committed_end:
                 raise Anomaly(f"lost: offset {offset}, which compaction must not touch")
@@ -205,7 +218,12 @@ def compaction_case(seed: int, share: float = 1.0, *, settings: TopicSettings = 
     case.explore(case.compact, check, states=4)
     if content(case.log) != compacted(case.published, case.limit):
         raise Anomaly("compaction left something else than the reference")
-    case.clock.advance(GRACE_S + 1)
+    # Just before the grace is over: nothing goes, and after it all.
+    case.clock.advance(GRACE_S - 1)
+    case.compact(case.volume)
+    check(case.volume)
+    case.clock.advance(2)
+    case.graces_over = True
     case.explore(case.compact, check, states=6)
     if content(case.log) != compacted(case.published, case.limit, tombstones=False):
         raise Anomaly("tombstones stayed, or more than they went")
@@ -262,6 +280,8 @@ def retention_case(seed: int, share: float = 1.0) -> int:
             raise Anomaly(f"the log begins at {log.log_start}")
         if stored != {offset: pair for offset, pair in case.published.items() if offset >= log.log_start}:
             raise Anomaly(f"with a start at {log.log_start} offsets {sorted(stored)} are served")
+        check_below_start(log, stored)
+        check_below_start(VolumeReader.open(PATH, files=volume._files).log("t"), stored)
         left = volume_names(volume)
         if volume is not case.volume and left != log.segment_firsts:
             raise Anomaly(f"the log has the segments {log.segment_firsts}, and the files {left} are there")
@@ -273,6 +293,20 @@ def retention_case(seed: int, share: float = 1.0) -> int:
     if not case.log.log_start == wanted > 0:
         raise Anomaly("retention did nothing")
     return case.checked
+
+
+def check_below_start(log: PartitionLog | LogReader, stored: Stored) -> None:
+    """I38: who reads there is told where the log begins, and gets neither nothing nor something else."""
+    for offset in {0, log.log_start // 2, log.log_start - 1}:
+        if not 0 <= offset < log.log_start:
+            continue
+        try:
+            batches = log.read(offset)
+        except OffsetOutOfRange as told:
+            if told.first != min(stored):
+                raise Anomaly(f"a reader at {offset} is told that the log begins at {told.first}") from None
+        else:
+            raise Anomaly(f"a reader at {offset}, below the start at {log.log_start}, gets {batches}")
 
 
 def volume_names(volume: Volume) -> list[int]:

@@ -15,6 +15,8 @@ from penstock.format.segment import FOOTER_BYTES
 from penstock.journal.checkpoints import Checkpoints
 from penstock.log import compaction
 from penstock.log import vacuum as vacuum_module
+from penstock.log.log_reader import LogReader
+from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import LogRecovery
 from penstock.log.segment import Segment
 from penstock.volume import housekeeping as volume_housekeeping
@@ -108,6 +110,39 @@ def _tombstones_go_with_the_first_sweep() -> Iterator[None]:
         mock.patch.object(compaction._Sweep, "_expired", return_value=True),
     ):
         yield
+
+
+@contextmanager
+def _tombstones_go_within_their_grace_after_opening() -> Iterator[None]:
+    """A volume that was just opened takes every grace for over: when it began is not looked up in the segment."""
+    with mock.patch.object(compaction._Sweep, "_expired", _forgets_after_opening):
+        yield
+
+
+def _forgets_after_opening(sweep: Any, segment: Segment) -> bool:
+    if sweep._log.log_epoch > 1:
+        return bool(segment.header.compacted_us)
+    return bool(segment.header.compacted_us) and sweep._now_us >= segment.header.compacted_us + sweep._grace_us
+
+
+@contextmanager
+def _below_the_start_there_is_nothing(of: type[PartitionLog | LogReader]) -> Iterator[None]:
+    """Who reads there is not told that it is gone."""
+    original = of.read
+
+    def read(self: Any, offset: int, *rest: Any, **options: Any) -> Any:
+        return [] if offset < self.log_start else original(self, offset, *rest, **options)
+
+    with mock.patch.object(of, "read", read):
+        yield
+
+
+def _owners_find_nothing_below_the_start() -> Any:
+    return _below_the_start_there_is_nothing(PartitionLog)
+
+
+def _readers_find_nothing_below_the_start() -> Any:
+    return _below_the_start_there_is_nothing(LogReader)
 
 
 @contextmanager
@@ -213,11 +248,14 @@ MUTANTS: list[tuple[str, Callable[[], Any]]] = [
     ("compaction", _renamed_before_it_is_synced),
     ("compaction", _keyless_messages_share_the_empty_key),
     ("compaction", _tombstones_go_with_the_first_sweep),
+    ("compaction", _tombstones_go_within_their_grace_after_opening),
     ("weak", _the_active_segment_counts),
     ("vacuum", _renamed_before_it_is_synced),
     ("vacuum", _vacuum_takes_the_unfinished),
     ("retention", _files_go_before_the_start_is_durable),
     ("retention", _what_comes_back_is_served),
+    ("retention", _owners_find_nothing_below_the_start),
+    ("retention", _readers_find_nothing_below_the_start),
     ("deletion", _a_topic_is_removed_in_place),
     ("deletion", _files_of_a_topic_go_while_checkpoints_name_it),
     ("deletion", _log_ids_are_given_again),

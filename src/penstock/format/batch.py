@@ -39,7 +39,7 @@ from penstock.format.compression import Codec
 from penstock.values import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KEY_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.files import Buffer
 
@@ -408,7 +408,7 @@ class Batch:
         UnsupportedFormat: a newer version wrote it.
     """
 
-    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header", "ttl_us")
+    __slots__ = ("_arrow", "_columns", "_entries", "_runs", "buffer", "header", "is_verified", "ttl_us")
 
     def __init__(self, buffer: Buffer, position: int = 0, header: BatchHeader | None = None) -> None:
         view = memoryview(buffer)
@@ -431,6 +431,8 @@ class Batch:
         self._columns: dict[int, Any] = {}
         self._runs: list[c.Run] | None = None
         self._arrow: Any = None
+        self.is_verified = False
+        """Whether all of it was found as it was written."""
         self.ttl_us = 0
         """How long messages live that do not say it themselves, 0 for ever: of the topic, set by whoever reads its log."""
 
@@ -485,6 +487,14 @@ class Batch:
         buffer = self.buffer
         for column, _, _, crc, position, stored_bytes, _, _, _, _ in self._entries.values():
             if crc32c(buffer[position : position + stored_bytes]) != crc:
+                raise BadBytes(f"{c.NAMES.get(column, column)} column", "checksum does not match")
+        self.is_verified = True
+
+    def verify_columns(self, columns: Iterable[int]) -> None:
+        """The same of some columns only, as far as they are there: nothing else is read."""
+        for column in columns:
+            entry = self._entries.get(column)
+            if entry is not None and crc32c(self.stored_column(column)) != entry.crc:
                 raise BadBytes(f"{c.NAMES.get(column, column)} column", "checksum does not match")
 
     def check(self) -> None:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from penstock.errors import BadBytes, Unavailable
+from penstock.format import columns as c
 from penstock.groups.delays import Delays
 from penstock.groups.failures import Failures
 from penstock.groups.lanes import Lanes
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 READ_BYTES = 256 * 1024
+TELLING = (c.OFFSETS, c.DELIVER, c.EXPIRES, c.PRIORITY, c.TIME, c.RUNS)
+"""The columns that tell which messages there are, and whether they are to be handed out now."""
 _NEAR_BYTES = 1024
 _NEAR_OFFSETS = 64
 
@@ -196,6 +200,8 @@ class Cursor:
         """
         The batch that holds the first message at or behind `scan`; None at the end of the log.
 
+        In a topic with priorities only what tells is verified: nothing is handed out of this batch, and all that is committed is looked at.
+
         Raises what `PartitionLog.read` raises.
         """
         batches = self._batches
@@ -206,7 +212,10 @@ class Cursor:
         if self.scan >= self.log.committed_end and self.scan >= self.log.log_start:
             return None
         # Kept in reverse, so that the next one is taken off the end.
-        self._batches = self.log.read(self.scan, READ_BYTES)[::-1]
+        if self.lanes is None:
+            self._batches = self.log.read(self.scan, READ_BYTES)[::-1]
+        else:
+            self._batches = self.log.read(self.scan, READ_BYTES, verify=False, columns=TELLING)[::-1]
         return self._batches[-1] if self._batches else None
 
     def batch_at(self, offset: int) -> Batch | None:
@@ -221,20 +230,34 @@ class Cursor:
         return batch
 
     def batch_near(self, offset: int) -> Batch | None:
-        """`batch_at` for one who goes forward in jumps: what was read stays, and more is read at once if that helps."""
+        """
+        `batch_at` for one who goes forward in jumps: what was read stays, and more is read at once if that helps.
+
+        Only what tells is verified: `verify` it before anything of it is handed out.
+        """
         near = self._near
         at = bisect_right(near, offset, key=_first_offset) - 1
         if at < 0 or offset >= near[at].end_offset:
             # Twice as much where the last read ended, and little after a jump.
             goes_on = bool(near) and near[-1].end_offset <= offset < near[-1].end_offset + _NEAR_OFFSETS
             self._near_bytes = min(self._near_bytes * 4, READ_BYTES) if goes_on else _NEAR_BYTES
-            self._near = near = self.log.read(offset, self._near_bytes)
+            self._near = near = self.log.read(offset, self._near_bytes, verify=False, columns=TELLING)
             at = 0
             if not near:
                 return None
         batch = near[at]
         index = batch.index_of(offset)
         return batch if index < len(batch) and batch.offset(index) == offset else None
+
+    def verify(self, batch: Batch) -> None:
+        """See that all of *batch*, which `batch_near` gave, is as it was written. Raises what `PartitionLog.read` raises."""
+        try:
+            batch.verify()
+        except BadBytes:
+            # It says in which file, and where. If it finds nothing, then the file was repaired, or another one has taken over.
+            self._near = []
+            self.log.read(batch.first_offset, 1)
+            raise Unavailable(f"offset {batch.first_offset} was being changed while it was read") from None
 
     def forget_batches(self) -> None:
         """Let go of what was read ahead."""

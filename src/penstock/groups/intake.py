@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from penstock.groups.cursor import READ_BYTES
+from penstock.groups.cursor import READ_BYTES, TELLING
 from penstock.groups.lifetime import dues_us, last_due_us, last_expiry_us
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Intake:
             lanes.indexed_end = at
             if learned >= LEARN_MAX:
                 return False
-            batches = cursor.log.read(at, READ_BYTES)
+            batches = cursor.log.read(at, READ_BYTES, verify=False, columns=TELLING)
             for batch in batches:
                 among = _range(batch.first_offset, batch.end_offset) & cursor.open
                 if among:

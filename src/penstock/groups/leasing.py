@@ -413,6 +413,8 @@ class Leasing:
                 if mortal_us is not None and mortal_us <= now_us and not exhausted and _has_expired(batch, index, now_us):
                     if self._expiring.must_wait(cursor):
                         break
+                    if cursor.keeps_expired and not batch.is_verified:
+                        cursor.verify(batch)
                     kept.pop()
                     self._expiring.end(cursor, batch, index, offset, now_us)
                     if book.ordered and cursor.keeps_expired:
@@ -427,6 +429,8 @@ class Leasing:
                     if self._passes >= PASSES_MAX:
                         break
                     continue
+                if not batch.is_verified:
+                    cursor.verify(batch)
                 if suspect and not exhausted and not book.journal.claim_suspect((book.identity, cursor.partition, offset)):
                     # Of suspects there is one at a time with anybody: else the next death could not be put down to one of them.
                     if book.ordered:
@@ -513,7 +517,11 @@ class Leasing:
                 for cursor in cursors:
                     lanes = cursor.lanes
                     if lanes is not None and room > 0 and room_bytes > 0 and lanes.has(level):
-                        taken, used = self._lease_each(member, cursor, Lane(cursor, lanes, level), room, room_bytes)
+                        before = member.buffered
+                        try:
+                            taken, used = self._lease_each(member, cursor, Lane(cursor, lanes, level), room, room_bytes)
+                        except PenstockError as error:
+                            failed, taken, used = error, member.buffered - before, 0  # here too
                         leased |= taken > 0
                         room -= taken
                         room_bytes -= used

@@ -77,3 +77,14 @@ class Checkpoints:
     def rows_of(self, log_id: int) -> tuple[LogRow | None, LogRow | None]:
         """What the checkpoint before the last, and the last one, say of a log."""
         return self._rows[0].get(log_id), self._rows[1].get(log_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no log has sealed segments that must stay as they are only because the checkpoint before the last points there."""
+        before, rows = self._rows
+        for log_id, row in rows.items():
+            if row.segment_first > row.log_start:
+                known = before.get(log_id)
+                if known is None or known.segment_first < row.segment_first:
+                    return False
+        return True

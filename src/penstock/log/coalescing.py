@@ -12,7 +12,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, DamagedFile
+from penstock.errors import BadBytes, Corrupt, DamagedFile
 from penstock.format import columns as c
 from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.batch_header import (
@@ -41,7 +41,11 @@ _GAIN = 2
 
 
 def find_segment_to_coalesce(log: PartitionLog, keep_from: int) -> Segment | None:
-    """The next sealed, durable segment that ends at or before *keep_from* and would gain by coalescing; each is judged once."""
+    """
+    The next sealed, durable segment that ends at or before *keep_from* and would gain by coalescing; each is judged once.
+
+    Raises `Corrupt`: one cannot be read; it is passed over the next time. `OSError`: the disk refuses for now.
+    """
     settings = log.settings
     if not settings.coalesce_below_bytes:
         return None
@@ -52,7 +56,11 @@ def find_segment_to_coalesce(log: PartitionLog, keep_from: int) -> Segment | Non
             continue
         if following > min(keep_from, log.durable_end):
             break
-        segment = log.segment(first)
+        try:
+            segment = log.segment(first)
+        except Corrupt:
+            log.coalesced_end = following
+            raise
         log.coalesced_end = following
         if segment.batches >= _GAIN and segment.position / segment.batches < settings.coalesce_below_bytes / _GAIN:
             return segment

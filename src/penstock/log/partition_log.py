@@ -540,11 +540,14 @@ class PartitionLog:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int = READ_BYTES_DEFAULT, *, verify: bool = True) -> list[Batch]:
+    def read(
+        self, offset: int, bytes_max: int = READ_BYTES_DEFAULT, *, verify: bool = True, columns: Sequence[int] = ()
+    ) -> list[Batch]:
         """
         The committed batches from the one that holds *offset* on, about *bytes_max* bytes of them but at least one.
 
-        Empty at the committed end. The first batch may begin before *offset*: see `Batch.index_of`.
+        Empty at the committed end. The first batch may begin before *offset*: see `Batch.index_of`. Without *verify* headers and *columns*
+        are checked, and nothing else is read: who wants more of a batch calls its `verify` first.
 
         Raises:
             OffsetOutOfRange: before the log's start or behind its end.
@@ -563,7 +566,7 @@ class PartitionLog:
                 return []
             try:
                 segment = self._segment_of(offset)
-                batches = segment.read(segment.find(offset), end, bytes_max, verify=verify)
+                batches = segment.read(segment.find(offset), end, bytes_max, verify=verify, columns=columns)
             except FileNotFoundError:
                 # Retention took the segment away while it was being opened.
                 self._forget_missing(offset)

@@ -446,9 +446,13 @@ class Segment:
             raise DamagedFile(self.path, start, None, "the file is shorter than it was")
         return memoryview(data), start
 
-    def read(self, position: int, end_offset: int, bytes_max: int, *, verify: bool) -> list[Batch]:
+    def read(
+        self, position: int, end_offset: int, bytes_max: int, *, verify: bool, columns: Sequence[int] = ()
+    ) -> list[Batch]:  # fmt: skip
         """
         The batches from *position* on that end at or before *end_offset*, about *bytes_max* bytes but at least one.
+
+        Headers are always checked; with *verify* all columns are too, else only *columns*.
 
         Raises `DamagedFile`: a batch below the committed end is not as it was written.
         """
@@ -475,6 +479,8 @@ class Segment:
                 batch = Batch(view, position - base, header)
                 if verify:
                     batch.verify()
+                elif columns:
+                    batch.verify_columns(columns)
             except BadBytes as error:
                 raise DamagedFile(self.path, position, self._offset_near(batches), str(error)) from None
             if header.kind == KIND_DATA:

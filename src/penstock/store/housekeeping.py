@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
-from penstock.errors import Closed, PenstockError, TopicNotFound
+from penstock.errors import Closed, Corrupt, PenstockError, TopicNotFound
 from penstock.log.filtering import EVERYTHING, Protection, Removed
+from penstock.log_events import Troubles
 from penstock.volume.housekeeping import Rules
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Housekeeper:
         self._expired: set[tuple[bytes, str]] = set()
         self._thread: threading.Thread | None = None
         self._paused = 0.0
+        self.troubles = Troubles(_log)
 
     def counters(self, topic: Topic) -> Counters:
         """What was done to *topic*."""
@@ -92,22 +94,29 @@ class Housekeeper:
 
     # -- retention --------------------------------------------------------------------------------------------------
 
-    def retain(self, topics: Sequence[Topic]) -> Retained:
-        """Remove what the rules of *topics* say. Raises `PenstockError`, `OSError`; what went before stays gone."""
+    def retain(self, topics: Sequence[Topic], *, background: bool = False) -> Retained:
+        """
+        Remove what the rules of *topics* say. A damaged log stops no other one, and is raised at the end; in the *background* it is told.
+
+        Raises `PenstockError`, `OSError`; what went before stays gone.
+        """
         segments = freed = 0
+        apart = _Apart(self.troubles if background else None, "retention")
         for topic in topics:
             if topic.logs[0].deleted:
                 continue
             groups = self._protected_groups(topic)
             for log in topic.logs:
                 try:
-                    removed = self._retain_log(topic, log, groups)
+                    with apart.each(topic, log):
+                        removed = self._retain_log(topic, log, groups)
+                        segments += removed[0]
+                        freed += removed[1]
                 except TopicNotFound:
                     if not log.deleted:
                         raise
                     break  # at this moment
-                segments += removed[0]
-                freed += removed[1]
+        apart.end()
         return Retained(segments, freed)
 
     def _retain_log(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> tuple[int, int]:
@@ -179,9 +188,10 @@ class Housekeeper:
 
     # -- vacuum and compaction --------------------------------------------------------------------------------------
 
-    def vacuum(self, topics: Sequence[Topic]) -> Rewritten:
+    def vacuum(self, topics: Sequence[Topic], *, background: bool = False) -> Rewritten:
         """Take what is finished and past its retention out of segments that groups keep. Raises as `retain` does."""
         total = Removed()
+        apart = _Apart(self.troubles if background else None, "vacuum")
         for topic in topics:
             groups = [] if topic.logs[0].deleted else self._protected_groups(topic)
             if not groups:
@@ -189,26 +199,33 @@ class Housekeeper:
             for log in topic.logs:
                 if len(log.segment_firsts) > 1:
                     rules = self._rules(topic, groups)
-                    removed = self._volume.housekeeping.vacuum(log, rules, self._protection(topic, log, groups), self._pause)
-                    self.counters(topic).removed_messages += removed.messages
-                    total.add(removed)
+                    with apart.each(topic, log):
+                        removed = self._volume.housekeeping.vacuum(
+                            log, rules, self._protection(topic, log, groups), self._pause
+                        )
+                        self.counters(topic).removed_messages += removed.messages
+                        total.add(removed)
+        apart.end()
         return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
 
-    def compact(self, topics: Sequence[Topic], *, due: bool = False) -> Rewritten:
-        """Compact those of *topics* that say so, with *due* only what is worth it now. Raises as `retain` does."""
+    def compact(self, topics: Sequence[Topic], *, background: bool = False) -> Rewritten:
+        """Compact those of *topics* that say so, in the *background* only what is worth it now. Raises as `retain` does."""
         total = Removed()
+        apart = _Apart(self.troubles if background else None, "compaction")
         for topic in topics:
             if not topic.settings.compaction or topic.logs[0].deleted:
                 continue
             groups = self._protected_groups(topic)
             for log in topic.logs:
-                if due and not self._volume.housekeeping.is_compaction_due(log, self._clock.now_us()):
-                    continue
-                removed = self._volume.housekeeping.compact(
-                    log, self._protection(topic, log, groups), self._clock.now_us(), self._pause
-                )  # fmt: skip
-                self.counters(topic).removed_messages += removed.messages
-                total.add(removed)
+                with apart.each(topic, log):
+                    if background and not self._volume.housekeeping.is_compaction_due(log, self._clock.now_us()):
+                        continue
+                    removed = self._volume.housekeeping.compact(
+                        log, self._protection(topic, log, groups), self._clock.now_us(), self._pause
+                    )  # fmt: skip
+                    self.counters(topic).removed_messages += removed.messages
+                    total.add(removed)
+        apart.end()
         return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
 
     def _protection(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> Protection:
@@ -258,18 +275,54 @@ class Housekeeper:
 
     def _rewrite(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
+            what = "rewriting", topic.topic_id
             try:
-                self.vacuum([topic])
-                self.compact([topic], due=True)
+                self.vacuum([topic], background=True)
+                self.compact([topic], background=True)
+                self.troubles.end(what)
             except Closed:
                 return
             except (PenstockError, OSError) as error:
-                _log.warning("vacuum and compaction of topic %s stopped for now: %s", topic.name, error)
+                text = f"vacuum and compaction of topic {topic.name} stopped for now"
+                self.troubles.tell(what, text, "rewriting_failed", error, topic=topic.name)
 
     def join(self) -> None:
         """Wait for the thread; `stop` is set."""
         if self._thread is not None:
             self._thread.join()
+
+
+class _Apart:
+    """Keeps what is wrong with the files of one log from stopping the work on others."""
+
+    def __init__(self, troubles: Troubles | None, work: str) -> None:
+        """With *troubles* it is told there, else raised at the end."""
+        self._troubles = troubles
+        self._work = work
+        self._failed: Corrupt | OSError | None = None
+
+    @contextmanager
+    def each(self, topic: Topic, log: PartitionLog) -> Iterator[None]:
+        """The work on one log; what is wrong with all of the store is raised through it."""
+        partition = log.identity.partition
+        what = self._work, topic.topic_id, partition
+        try:
+            yield
+        except (Corrupt, OSError) as error:
+            if self._troubles is None:
+                self._failed = self._failed or error
+                return
+            name = "retention_failed" if self._work == "retention" else "rewriting_failed"
+            text = f"{self._work} of partition {partition} of topic {topic.name} stopped for now"
+            self._troubles.tell(what, text, name, error, topic=topic.name, partition=partition)
+        else:
+            if self._troubles is not None:
+                self._troubles.end(what)
+
+    def end(self) -> None:
+        """All logs had their turn. Raises the first of what was wrong."""
+        if self._failed is not None:
+            raise self._failed
 
 
 def _finished(groups: Sequence[Group], partition: int) -> int | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.arguments import check_seconds, check_texts, check_whole_number, shown
 from penstock.clock import SystemClock
-from penstock.errors import BadArgument, BadSetting, Closed, PenstockError, TopicNotFound
+from penstock.errors import BadArgument, BadSetting, Closed, Corrupt, PenstockError, TopicNotFound
 from penstock.files import RealFileSystem
 from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
@@ -784,17 +784,36 @@ class Store:
         """
         self._check_open()
         chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
-        if any(len(log.segment_firsts) > 1 for one in chosen for log in one.logs):
-            # Both checkpoints must point behind what goes.
-            self._volume.checkpoint()
-            self._volume.checkpoint()
+        self._settle(chosen)
         return self._retain(chosen)
 
-    def _retain(self, chosen: list[Topic]) -> Retained:
+    def _settle(self, chosen: list[Topic], *, flush: bool = False) -> None:
+        """Both checkpoints must point behind what goes, or is rewritten; with *flush* acks so far count too."""
+        if any(len(log.segment_firsts) > 1 for one in chosen for log in one.logs):
+            if flush:
+                self._groups.flush()
+            self._volume.checkpoint()
+            self._volume.checkpoint()
+
+    def _retain(self, chosen: list[Topic], *, background: bool = False) -> Retained:
+        failed: Corrupt | OSError | None = None
         for one in chosen:
             if is_dead_letter_topic(one.name) and one.settings.retention_age_ms:
-                self._expire_dead_letters(one)
-        return self._housekeeper.retain(chosen)
+                try:
+                    self._expire_dead_letters(one)
+                except (Corrupt, OSError) as error:
+                    failed = failed or error
+                    if background:
+                        self._housekeeper.troubles.tell(
+                            one.topic_id, f"retention of dead letters {one.name} stopped for now", "retention_failed", error,
+                            topic=one.name,
+                        )  # fmt: skip
+                else:
+                    self._housekeeper.troubles.end(one.topic_id)
+        retained = self._housekeeper.retain(chosen, background=background)
+        if failed is not None and not background:
+            raise failed
+        return retained
 
     def _expire_dead_letters(self, dead: Topic) -> None:
         """Those that are too old are discarded, also where their segment stays."""
@@ -832,11 +851,7 @@ class Store:
 
     def _to_rewrite(self, topic: str | None) -> list[Topic]:
         chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
-        if any(len(log.segment_firsts) > 1 for one in chosen for log in one.logs):
-            self._groups.flush()
-            # Both checkpoints must point behind what is rewritten.
-            self._volume.checkpoint()
-            self._volume.checkpoint()
+        self._settle(chosen, flush=True)
         return chosen
 
     def _wait(self, seconds: float) -> bool:
@@ -852,18 +867,30 @@ class Store:
                 continue
             left = seconds
             try:
-                if self._keep_finished:
-                    self._retain(self._catalog.all())
-                else:
-                    self.retain()
-                self._staging.remove_expired()
-                self._housekeeper.begin_rewriting(self._catalog.all())
+                self._housekeep()
             except Closed:
                 return
+
+    def _housekeep(self) -> None:
+        """One turn of the thread that looks after old messages. Raises `Closed`."""
+        works: tuple[Callable[[], object], ...] = (self._retain_all, self._staging.remove_expired, self._begin_rewriting)
+        for number, work in enumerate(works):
+            try:
+                work()
+                self._housekeeper.troubles.end(number)
+            except Closed:
+                raise
             except (PenstockError, OSError) as error:
-                _log.warning(
-                    "retention stopped for now: %s", error, extra=event("retention_failed", error=type(error).__name__)
-                )
+                self._housekeeper.troubles.tell(number, "retention stopped for now", "retention_failed", error)
+
+    def _begin_rewriting(self) -> None:
+        self._housekeeper.begin_rewriting(self._catalog.all())
+
+    def _retain_all(self) -> None:
+        topics = self._catalog.all()
+        if not self._keep_finished:
+            self._settle(topics)
+        self._retain(topics, background=True)
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import secrets
 import threading
@@ -27,6 +28,7 @@ from penstock.errors import (
     BadSetting,
     BatchTooLarge,
     Closed,
+    Corrupt,
     OffsetOutOfRange,
     OutcomeUnknown,
     PenstockError,
@@ -48,6 +50,7 @@ from penstock.log.coalescing import coalesce, find_segment_to_coalesce
 from penstock.log.identity import LogIdentity
 from penstock.log.partition_log import PartitionLog, SyncWork, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
+from penstock.log_events import Troubles
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
 from penstock.volume.checkpoint_due import CheckpointDue
@@ -118,6 +121,9 @@ class Volume:
         self._topic_lock = threading.Lock()
         self._has_deleted = False
         """Whether files of deleted topics are left that should have gone."""
+        self._wants_coalescing = False
+        """Whether a checkpoint was taken since logs were looked at for small batches."""
+        self._troubles = Troubles(logging.getLogger("penstock"))
         self._checkpoint_lock = threading.Lock()
         self._rewrite_lock = threading.Lock()
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
@@ -277,6 +283,7 @@ class Volume:
             # Then neither checkpoint names them.
             self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
         remove_deleted(files, topics_directory)
+        self._settle()
         self._space.hold_reserve()
         cycle = CommitCycle(
             path, settings, self._journal, self._positions, self._space, self._due, self._layers, self._appliers
@@ -797,6 +804,7 @@ class Volume:
                 previous = self._checkpoints.previous
                 assert previous is not None
                 self._journal.free(previous.journal_sequence)
+                self._settle()
             except OSError as error:
                 if is_full(error):
                     # Nothing is lost: the journal still has what the checkpoint would have covered.
@@ -805,6 +813,15 @@ class Volume:
                     raise StorageFull(self.path, None, None) from None
                 self._due.note_change()
                 raise self._refusal(error) from None
+
+    def _settle(self) -> None:
+        """
+        Let one more checkpoint come, though nothing should change, where one of the two keeps sealed segments as they are.
+
+        Else the last of them would never be removed or rewritten in a store that nobody writes to any more.
+        """
+        if self._due.changed_since is None and not self._checkpoints.is_settled:
+            self._due.note_change()
 
     def _refusal(self, error: OSError) -> PenstockError:
         """Of what may be tried again if there were no descriptors for it; any other error is final."""
@@ -919,14 +936,30 @@ class Volume:
             return self._coalesce_logs(pause)
 
     def _coalesce_logs(self, pause: Callable[[], None]) -> int:
+        """What is wrong with one log is told, and stops no other one; a full disk is raised."""
         count = 0
         for log in list(self._logs.values()):
             while not self._closed:
-                segment = find_segment_to_coalesce(log, self.keep_from(log))
-                if segment is None:
+                try:
+                    segment = find_segment_to_coalesce(log, self.keep_from(log))
+                    if segment is None:
+                        break
+                    count += coalesce(self._files, log, segment, pause)
+                except Corrupt as error:
+                    self._tell_coalescing(log, error)  # and go on behind it
+                except OSError as error:
+                    if is_full(error):
+                        raise
+                    self._tell_coalescing(log, error)
                     break
-                count += coalesce(self._files, log, segment, pause)
         return count
+
+    def _tell_coalescing(self, log: PartitionLog, error: Exception) -> None:
+        identity = log.identity
+        text = f"small batches of partition {identity.partition} of topic {identity.topic} are not merged"
+        self._troubles.tell(
+            log.log_id, text, "coalescing_failed", error, topic=identity.topic, partition=identity.partition
+        )  # fmt: skip
 
     def _sync_intervals(self) -> None:
         """The thread that syncs interval logs: asleep until one is written, then once an interval."""
@@ -959,12 +992,14 @@ class Volume:
             if self._has_deleted:
                 with self._topic_lock, contextlib.suppress(Unavailable):
                     self._remove_deleted()
-            # Who compacts may take long, and the next checkpoint must not wait for that.
-            if self._rewrite_lock.acquire(blocking=False):
-                try:
-                    self._coalesce_logs(self.breathe)
-                finally:
-                    self._rewrite_lock.release()
+            self._wants_coalescing = True
+        # Who compacts may take long, and the next checkpoint must not wait for that.
+        if self._wants_coalescing and self._rewrite_lock.acquire(blocking=False):
+            try:
+                self._wants_coalescing = False
+                self._coalesce_logs(self.breathe)
+            finally:
+                self._rewrite_lock.release()
         if self._journal.wants_next:
             try:
                 self._journal.prepare_next()

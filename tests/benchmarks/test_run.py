@@ -36,6 +36,7 @@ ROWS = [
     "wake-os", "wake-always",
     "transaction",
     "lanes-rebuild", "lanes-memory", "delays-memory", "delays-rebuild", "delays-fire",
+    "compaction-memory", "compaction-time", "compaction-write", "compaction-read",
 ]  # fmt: skip
 MEMORY = "/dev/shm"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -373,6 +373,10 @@ class Sizes:
     """In one turn."""
     urgent: int
     """Messages that wait in lanes, or until they are due."""
+    fired: int
+    """Of those that wait until they are due, so many are delivered."""
+    compaction: tuple[int, int, int]
+    """Messages, keys, bytes of a segment."""
 
 
 FULL = Sizes(
@@ -380,21 +384,21 @@ FULL = Sizes(
     tickets={1: 60, 8: 400, 64: 2400, 512: 6000}, read_bytes=512 * MIB, lookup_bytes=1024 * MIB, lookups=500, decodes=500,
     reopen_messages=(10_000_000, 100_000), coalesce_bytes=32 * MIB,
     publish_batches=20, sends=20_000, consumes=10_000, peer_puts=200, peer_batches=2, backlog=(10_000_000, 10_000),
-    backlog_turns=8, nacked=100_000, wakes=300, urgent=1_000_000,
+    backlog_turns=8, nacked=100_000, wakes=300, urgent=1_000_000, fired=1_000_000, compaction=(10_000_000, 100_000, 64 * MIB),
 )  # fmt: skip
 QUICK = Sizes(
     repeats=5, turns=4, opens=9, turn_seconds=0.2, append_bytes=32 * MIB, singles=2000, bare_syncs=30,
     tickets={1: 30, 8: 200, 64: 1200, 512: 4000}, read_bytes=128 * MIB, lookup_bytes=128 * MIB, lookups=200, decodes=200,
     reopen_messages=(1_000_000, 100_000), coalesce_bytes=8 * MIB,
     publish_batches=20, sends=20_000, consumes=5_000, peer_puts=100, peer_batches=1, backlog=(1_000_000, 10_000),
-    backlog_turns=4, nacked=100_000, wakes=200, urgent=1_000_000,
+    backlog_turns=4, nacked=100_000, wakes=200, urgent=1_000_000, fired=50_000, compaction=(500_000, 20_000, 4 * MIB),
 )  # fmt: skip
 TINY = Sizes(
     repeats=1, turns=1, opens=1, turn_seconds=0.02, append_bytes=MIB, singles=20, bare_syncs=2,
     tickets={1: 2, 8: 16, 64: 64, 512: 512}, read_bytes=2 * MIB, lookup_bytes=4 * MIB, lookups=5, decodes=2,
     reopen_messages=(5_000, 1_000), coalesce_bytes=MIB // 4,
     publish_batches=1, sends=50, consumes=200, peer_puts=3, peer_batches=1, backlog=(10_000, 1_000), backlog_turns=1,
-    nacked=500, wakes=3, urgent=2_000,
+    nacked=500, wakes=3, urgent=2_000, fired=2_000, compaction=(5_000, 100, 64 * KIB),
 )  # fmt: skip
 
 

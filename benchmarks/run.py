@@ -18,7 +18,7 @@ import time
 import traceback
 from dataclasses import replace
 
-from benchmarks import append, arrow, coalesce, commit, consume, publish, read, reopen, transactions, urgency, wake
+from benchmarks import append, arrow, coalesce, commit, compaction, consume, publish, read, reopen, transactions, urgency, wake
 from benchmarks.measure import (
     FULL,
     HEADINGS,
@@ -49,6 +49,7 @@ GROUPS: tuple[Group, ...] = (
     *wake.GROUPS,
     *transactions.GROUPS,
     *urgency.GROUPS,
+    *compaction.GROUPS,
 )
 DIRECTORY = "/var/tmp"
 

@@ -24,12 +24,12 @@ SEED_VARIABLE = "PENSTOCK_TEST_SEED"
 # Servers that tests start as processes do not listen for gRPC, on its one default port, unless the test says so.
 os.environ.setdefault("PENSTOCK_SERVE_NO_GRPC", "1")
 
-# No deadlines and no check for slow data: time on a shared machine says nothing about the code.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has it ignored, and the programs under test would inherit that.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# No deadlines and no check for slow data: time on a shared machine says nothing about the code.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", parent=settings.get_profile("ci"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")

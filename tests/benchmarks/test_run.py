@@ -35,7 +35,10 @@ ROWS = [
     "drain-backlog", "memory-pending", "memory-published", "memory-nacked",
     "wake-os", "wake-always",
     "transaction",
-    "lanes-rebuild", "lanes-memory", "delays-memory", "delays-rebuild", "delays-fire",
+    "lanes-rebuild", "lanes-open", "lanes-memory", "lanes-memory-rss",
+    "delays-memory", "delays-memory-traced", "delays-memory-rss", "delays-rebuild", "delays-fire", "delays-deliver",
+    "delays-reads", "delays-looks",
+    "compaction-memory", "compaction-time", "compaction-write", "compaction-read",
 ]  # fmt: skip
 MEMORY = "/dev/shm"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

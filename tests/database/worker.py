@@ -31,10 +31,18 @@ POISON_EVERY = 41
 MAX_DELIVERIES = 2
 CONSUMER, RELAY = 0, 1
 """Where each has its flag: 1 from the moment that it has messages in its hands until their transactions are done."""
+BEGUN, FLAGS = 2, 4
+"""So much behind it is a flag that stays: it has had messages in its hands. And so many there are."""
 
 
 def is_poison(value: bytes) -> bool:
     return int(value) % POISON_EVERY == 7
+
+
+def note(flags: Any, helper: int, *, at_work: bool) -> None:
+    flags[helper] = int(at_work)
+    if at_work:
+        flags[BEGUN + helper] = 1
 
 
 def open_store(address: str) -> Any:
@@ -52,7 +60,7 @@ def consume(store: Any, database: Database, flags: Any, begun: threading.Barrier
         put_in_line = consumer._put_in_line
 
         def observed(found: Any) -> None:
-            flags[CONSUMER] = int(bool(found))
+            note(flags, CONSUMER, at_work=bool(found))
             put_in_line(found)
 
         consumer._put_in_line = observed  # type: ignore[method-assign]
@@ -90,7 +98,7 @@ def relay(store: Any, database: Database, flags: Any, begun: threading.Barrier, 
 
         def observed(dialect: Any) -> Any:
             batch = take(dialect)  # deletes the batch before, and has given this one its number
-            flags[RELAY] = int(batch is not None)
+            note(flags, RELAY, at_work=batch is not None)
             return batch
 
         running._take = observed  # type: ignore[method-assign]

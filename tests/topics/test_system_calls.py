@@ -2,7 +2,7 @@
 What a topic that uses no feature asks of the operating system: pinned, so that no feature adds a call for those who do not use it.
 
 The numbers are those of commit 4f29132, from before there were priorities, delays, compression, retention and compaction.
-`python -m benchmarks.before 4f29132` counts both sides again, with strace.
+`python -m benchmarks.before` counts both sides again, with strace.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from penstock.errors import Closed, Corrupt, PenstockError, TopicNotFound
 from penstock.log.filtering import EVERYTHING, Protection, Removed
-from penstock.log_events import Troubles
+from penstock.log_events import Troubles, event
 from penstock.volume.housekeeping import Rules
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Housekeeper:
                 _log.warning(
                     "retention_bytes_hard of topic %s took %d segments of partition %d that a group had not finished",
                     topic.name, hard[0], partition,
+                    extra=event("unfinished_removed", topic=topic.name, partition=partition, segments=hard[0], bytes=hard[1]),
                 )  # fmt: skip
                 segments, freed = segments + hard[0], freed + hard[1]
         counters.removed_segments += segments
@@ -180,8 +181,9 @@ class Housekeeper:
         for name in sorted(idle):
             if (topic.topic_id, name) not in self._expired:
                 _log.warning(
-                    "group %s of topic %s had no member for too long and holds nothing back any more", name, topic.name
-                )
+                    "group %s of topic %s had no member for too long and holds nothing back any more", name, topic.name,
+                    extra=event("group_expired", topic=topic.name, group=name),
+                )  # fmt: skip
         self._expired = {one for one in self._expired if one[0] != topic.topic_id} | {(topic.topic_id, name) for name in idle}
         self.counters(topic).expired_groups = len(idle)
         return [group for group in groups if group.name not in idle]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import penstock
@@ -19,6 +18,7 @@ from penstock.spark.source import PenstockDataSource
 from penstock.spark.staging import Staged, TaskStage
 from penstock.spark.stream_writer import PenstockStreamWriter
 from tests.cli.serving import Serving
+from tests.spark.broken import patiently
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
@@ -28,23 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-T = TypeVar("T")
-
 
 def source(spark: SparkSession, store: str, **options: str) -> DataFrame:
     chosen = {"subscribe": "in", "startingOffsets": "earliest", **options}
     return spark.readStream.format("penstock").option("store", store).options(**chosen).load()
-
-
-def patiently(work: Callable[[], T]) -> T:
-    """What *work* gives; again where Spark has given up on a Python that took more than its ten seconds to start."""
-    for _ in range(3):
-        try:
-            return work()
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    return work()
 
 
 def run(frame: DataFrame, store: str, checkpoint: str, kind: str = "penstock") -> StreamingQuery:

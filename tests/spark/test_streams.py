@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from penstock.spark.options import WriteOptions
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.staging import Staged, TaskStage
 from penstock.spark.stream_writer import PenstockStreamWriter
-from tests.cli.serving import Serving
+from tests.cli.serving import Serving, serving
 from tests.spark.broken import patiently
 from tests.spark.conftest import open_store
 
@@ -288,6 +289,25 @@ def test_a_stream_through_a_server_that_restarts(spark: SparkSession, tmp_path: 
     finally:
         server.process.kill()
         server.process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["folder", "server"])
+def test_messages_of_ten_megabytes_in_a_stream(spark: SparkSession, path: str, checkpoint: str, kind: str) -> None:
+    """In several batches; through a server too."""
+    sizes = [10_000_000, 10_000_001, 0, 10_000_002]
+    with contextlib.ExitStack() as stack:
+        if kind == "server":
+            path = stack.enter_context(serving("--data", path, "--native", "127.0.0.1:0", "--no-http")).address("native")
+        with penstock.open(path) as store:
+            for name in ("in", "out"):
+                store.create_topic(name, max_message_bytes=16 * 1024 * 1024)
+            for number, size in enumerate(sizes):
+                store.publish("in", bytes([number]) * size)
+        copy(spark, path, checkpoint, maxOffsetsPerTrigger="3")
+        with penstock.open(path) as store:
+            found = [message.value for message in store.read("out")]
+    assert [len(value or b"") for value in found] == sizes
+    assert all(value == bytes([number]) * sizes[number] for number, value in enumerate(found))
 
 
 def test_a_store_that_its_owner_keeps_for_itself_is_told(path: str) -> None:

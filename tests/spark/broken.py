@@ -4,7 +4,9 @@ Two faults of Spark that tests meet on a slow machine, and nothing else: how the
 Spark gives up on a Python that took more than its ten seconds to start. Trying again helps.
 
 Now and then two queries or jobs of one session that begin at once leave a collection inside Spark whose size is not what it holds, and from
-then on no task of the session can be sent. Nothing but another session helps, of another driver.
+then on no task of the session can be sent. Nothing but another Java helps.
+
+A test with the fixture `spark` that meets one of them is run again from its beginning, see `conftest.py`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ TRIES = 4
 T = TypeVar("T")
 
 
-def patiently(work: Callable[[], T]) -> T:
-    """What *work* gives; again where one of the two faults ended it. It must be something that may be done again."""
+def patiently(work: Callable[[], T], again: Callable[[Exception], None] = lambda _error: None) -> T:
+    """What *work* gives; again, behind *again*, where one of the two faults ended it. It must be something that may be done again."""
     for _ in range(TRIES - 1):
         try:
             return work()
         except Exception as error:
             if not says(error, LATE, USELESS):
                 raise
+            again(error)
     return work()
 
 

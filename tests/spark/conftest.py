@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.settings import StoreSettings
 from penstock.spark.session import get_session
 from penstock.store.store import Store
 from tests.docs.pages import ROOT
+from tests.spark.broken import USELESS, patiently, says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,17 +46,80 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that one of Spark's two faults ended is run again, with its folder empty; and with another Java where nothing else helps."""
+    if "spark" not in pyfuncitem.fixturenames:
+        return None
+    given: dict[str, Any] = pyfuncitem.funcargs
+
+    def work() -> None:
+        pyfuncitem.obj(**{name: given[name] for name in pyfuncitem._fixtureinfo.argnames})
+
+    def again(error: Exception) -> None:
+        print(f"a fault of Spark, so the test is run again: {error}")
+        given["spark"] = given["sessions"].renew(another=says(error, USELESS))
+        if "tmp_path" in given:
+            shutil.rmtree(given["tmp_path"])
+            given["tmp_path"].mkdir()
+        if "path" in given:
+            open_store(given["path"]).close()
+
+    patiently(work, again)
+    return True
+
+
+class Sessions:
+    """The session of a process, with two cores, whose tasks are tried three times. Its Java, and its Python processes, work in *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The one that there is, made if there is none."""
+        if self._session is None:
+            folder = self._folder
+            places = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(folder)
+                patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+                self._session = get_session("tests", master="local[2,3]", settings={**SETTINGS, **places})
+        return self._session
+
+    def renew(self, *, another: bool) -> SparkSession:
+        """The same without the queries that run; or another one, of another Java."""
+        for query in self.get().streams.active:
+            query.stop()
+        if another:
+            from pyspark import SparkContext
+
+            self.close()
+            gateway: Any = SparkContext._gateway
+            SparkContext._gateway = SparkContext._jvm = None
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # it ends with that
+            gateway.proc.wait()
+        return self.get()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores, whose tasks are tried three times. Its Java works in a folder of its own, as do its Python processes."""
-    folder = tmp_path_factory.mktemp("spark")
-    places = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        session = get_session("tests", master="local[2,3]", settings={**SETTINGS, **places})
-    yield session
-    session.stop()
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    """One for all tests."""
+    found = Sessions(tmp_path_factory.mktemp("spark"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def spark(sessions: Sessions) -> SparkSession:
+    """Its session."""
+    return sessions.get()
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +20,6 @@ from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -132,32 +134,43 @@ def test_a_write_that_runs_again_changes_nothing(spark: SparkSession, path: str)
         assert sum(store.ends("t").values()) == 40
 
 
-def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str) -> None:
+def test_a_write_that_fails_leaves_nothing(spark: SparkSession, path: str, tmp_path: Path) -> None:
     """Not a single row of the tasks that succeeded."""
+    done = str(tmp_path / "done")
 
     def values(batches: Iterator[Any]) -> Iterator[Any]:
         import os
         import time
-        from pathlib import Path
 
         import pyarrow as pa
 
         for batch in batches:
             if 3 in batch.column("id").to_pylist():
-                # When the others are done: what a task that is killed has staged only expires.
-                while len(list(Path(path, "staging").glob("*.stage"))) < 3:
+                while not os.path.exists(done):
                     time.sleep(0.05)
-                # The last of them syncs this folder before it tells Spark.
-                folder = os.open(Path(path, "staging"), os.O_RDONLY)
-                os.fsync(folder)
-                os.close(folder)
-                time.sleep(0.5)
                 raise ValueError("mine")
             yield pa.RecordBatch.from_pydict({"value": ["x"] * batch.num_rows})
 
+    over = threading.Event()
+
+    def wait_for_others() -> None:
+        """Until Spark knows that they are done: what a task that is killed has staged only expires."""
+        tracker = spark.sparkContext.statusTracker()
+        while not over.wait(0.05):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            if any(stage is not None and stage.numCompletedTasks == 3 for stage in stages):
+                Path(done).touch()
+                return
+
     rows = spark.range(0, 4, numPartitions=4).mapInArrow(values, "value string")
-    with pytest.raises(Exception, match="mine"):
-        save(rows, path, topic="t")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(wait_for_others)
+        try:
+            with pytest.raises(Exception, match="mine"):
+                save(rows, path, topic="t")
+        finally:
+            over.set()
+        waiting.result()
     with open_store(path) as store:
         assert sum(store.ends("t").values()) == 0
         assert store._staging._stages.all() == []

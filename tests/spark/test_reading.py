@@ -17,11 +17,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import penstock
-from penstock.errors import BadBytes, BadSetting, DataLost, StoreNotFound, TopicNotFound, Unavailable
+from penstock.errors import BadBytes, BadSetting, DamagedFile, DataLost, StoreNotFound, TopicNotFound, Unavailable
 from penstock.spark import connections
 from penstock.spark.planning import Range, admit, split
 from penstock.spark.schema import read_schema
 from penstock.spark.source import PenstockDataSource
+from penstock.testing.fake_clock import FakeClock
 from tests.cli.serving import Serving
 from tests.spark.conftest import open_store
 
@@ -262,6 +263,31 @@ def test_only_the_segments_of_a_range_are_read(path: str) -> None:
                 file.write(bytes(4096))
     reader = batch(path, startingOffsets=json.dumps({"t": {"0": start}}), endingOffsets=json.dumps({"t": {"0": end}}))
     assert [one[100_000:] for one in values(reader)] == numbered(start, end)
+
+
+def test_only_the_segments_of_a_time_are_read(path: str) -> None:
+    """The messages of the others may even be unreadable: where a time begins is found by what is known of each segment."""
+    clock = FakeClock(now_us=1_700_000_000_000_000)
+    with open_store(path, clock=clock) as store:
+        store.create_topic("t", segment_bytes=1024 * 1024)
+        for n in range(40):
+            store.publish_many("t", [bytes(100_000) + b"%d" % n])
+            clock.advance(60)
+    folder = os.path.join(path, "topics", "t", "0")
+    firsts = sorted(name for name in os.listdir(folder) if name.endswith(".log"))
+    assert len(firsts) >= 4
+    start, end = int(firsts[1][:-4]), int(firsts[2][:-4])
+    for name in firsts:
+        if name != firsts[1]:
+            with open(os.path.join(folder, name), "r+b") as file:
+                file.seek(50_000)  # in its first message
+                file.write(b"x" * 4096)
+    first_ms, last_ms = (1_700_000_000_000 + 60_000 * at for at in (start, end))
+    reader = batch(path, startingTimestamp=str(first_ms), endingTimestamp=str(last_ms))
+    assert ranges(reader) == [("t", 0, start, end)]
+    assert [one[100_000:] for one in values(reader)] == numbered(start, end)
+    with pytest.raises(DamagedFile):
+        values(batch(path))
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_what_a_condition_and_a_range_choose_is_published_once(
     assert (done.offsets, done.messages, done.already, done.parts) == (60, len(chosen), 0, 1)
     assert plain(read(path, "chosen")) == plain(chosen)
     again = replay(spark, path, "orders", "chosen", where=where, run="first")
-    assert (again.messages, again.already) == (len(chosen), len(chosen))
+    assert (again.messages, again.already, done.repeated, again.repeated) == (len(chosen), len(chosen), False, True)
     assert len(read(path, "chosen")) == len(chosen)
 
     archive(spark, path, "orders", tmp_path / "archive")
@@ -109,7 +109,7 @@ def test_a_run_at_a_rate_goes_on_after_a_crash(spark: SparkSession, path: str, t
     assert (done.messages, done.already, done.parts) == (45, 20, 3)
     assert plain(read(path, "again")) == plain(messages)
     done = replay(spark, path, "orders", "again", **options)
-    assert (done.messages, done.already) == (45, 45)
+    assert (done.messages, done.already, done.repeated) == (45, 45, True)
     assert len(read(path, "again")) == 45
     with pytest.raises(Conflict, match="where differ"):
         Replay(path, "orders", "again", where="true", **options)
@@ -143,6 +143,49 @@ def test_dead_letters_are_replayed_and_taken_out(spark: SparkSession, path: str,
     assert len(found) == len(wanted)
     assert {(one.key, one.value, one.timestamp) for one in found} == {(one.key, one.value, one.timestamp) for one in wanted}
     assert {name for one in found for name, _ in one.headers} <= {"kind"}
+
+
+def test_a_name_that_was_used_is_told_and_throws_nothing_away(spark: SparkSession, path: str, rng: random.Random) -> None:
+    """Whatever is chosen now: neither what the condition chooses newly nor what came since was published under it."""
+    fill(path, rng, 4)
+
+    def reject(reason: str) -> None:
+        with open_store(path) as store, store.subscribe("orders", "billing", max_deliveries=1) as consumer:
+            for message in consumer.get_many(4, timeout=5):
+                message.reject(reason)
+
+    def run(reason: str) -> tuple[dict[str, Any], str]:
+        command = [
+            "pipeline",
+            "replay",
+            path,
+            "orders",
+            "--to",
+            "back",
+            "--dead-letters",
+            "--discard",
+            "--run",
+            "friday",
+            "--json",
+        ]
+        result = CliRunner().invoke(program, [*command, "--where", f"header['x-dlq-reason'] = '{reason}'"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout), result.stderr
+
+    reject("bad")
+    summary, told = run("bad")
+    assert (summary["messages"], summary["discarded"], summary["repeated"], told) == (4, 4, False, "")
+    fill(path, rng, 4)
+    reject("late")
+    for reason in ("late", "bad"):
+        summary, told = run(reason)
+        assert (summary["messages"], summary["already"], summary["discarded"], summary["repeated"]) == (4, 4, 0, True)
+        assert told.startswith(
+            "note: run friday was published before, 4 messages: nothing was published now, and no dead letter"
+        )
+    assert len(read(path, "back")) == 4
+    with open_store(path) as store:
+        assert len(store.dead_letters("orders")) == 4
 
 
 def test_a_condition_that_spark_does_not_understand_is_told_before_anything_is_published(

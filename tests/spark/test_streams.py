@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import penstock
@@ -18,7 +18,8 @@ from penstock.spark.options import WriteOptions
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.staging import Staged, TaskStage
 from penstock.spark.stream_writer import PenstockStreamWriter
-from tests.cli.serving import Serving
+from tests.cli.serving import Serving, serving
+from tests.spark.broken import patiently
 from tests.spark.conftest import open_store
 
 if TYPE_CHECKING:
@@ -28,23 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-T = TypeVar("T")
-
 
 def source(spark: SparkSession, store: str, **options: str) -> DataFrame:
     chosen = {"subscribe": "in", "startingOffsets": "earliest", **options}
     return spark.readStream.format("penstock").option("store", store).options(**chosen).load()
-
-
-def patiently(work: Callable[[], T]) -> T:
-    """What *work* gives; again where Spark has given up on a Python that took more than its ten seconds to start."""
-    for _ in range(3):
-        try:
-            return work()
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    return work()
 
 
 def run(frame: DataFrame, store: str, checkpoint: str, kind: str = "penstock") -> StreamingQuery:
@@ -301,6 +289,25 @@ def test_a_stream_through_a_server_that_restarts(spark: SparkSession, tmp_path: 
     finally:
         server.process.kill()
         server.process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["folder", "server"])
+def test_messages_of_ten_megabytes_in_a_stream(spark: SparkSession, path: str, checkpoint: str, kind: str) -> None:
+    """In several batches; through a server too."""
+    sizes = [10_000_000, 10_000_001, 0, 10_000_002]
+    with contextlib.ExitStack() as stack:
+        if kind == "server":
+            path = stack.enter_context(serving("--data", path, "--native", "127.0.0.1:0", "--no-http")).address("native")
+        with penstock.open(path) as store:
+            for name in ("in", "out"):
+                store.create_topic(name, max_message_bytes=16 * 1024 * 1024)
+            for number, size in enumerate(sizes):
+                store.publish("in", bytes([number]) * size)
+        copy(spark, path, checkpoint, maxOffsetsPerTrigger="3")
+        with penstock.open(path) as store:
+            found = [message.value for message in store.read("out")]
+    assert [len(value or b"") for value in found] == sizes
+    assert all(value == bytes([number]) * sizes[number] for number, value in enumerate(found))
 
 
 def test_a_store_that_its_owner_keeps_for_itself_is_told(path: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli import parameters
+from penstock.cli import output, parameters
 from penstock.cli.pipeline import running
 
 if TYPE_CHECKING:
@@ -61,5 +61,12 @@ def replay(
     with running.session("replay", master, settings) as spark, running.live(f"replaying {topic}") as report:
         until = running.UntilSignal(report)
         done = wanted.run(spark, until)
+    if done.repeated and checkpoint is None:
+        kept = ", and no dead letter thrown away" if discard else ""
+        output.say(
+            "note",
+            f"run {done.run} was published before, {done.messages} messages: nothing was published now{kept}, whatever was asked for; "
+            "give another selection another name",
+        )
     running.summarize(done._asdict(), as_json=as_json)
     until.end()

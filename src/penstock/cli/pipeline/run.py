@@ -56,8 +56,10 @@ def run(context: click.Context, *, file: str, check: bool, master: str, conf: tu
         master if plan.master is None or context.get_parameter_source("master") is not ParameterSource.DEFAULT else plan.master
     )
     with running.session(plan.name, chosen, {**plan.settings, **settings}) as spark, running.live(plan.name) as report:
-        done = declared.run(spark, report)
+        until = running.UntilSignal(report)
+        done = declared.run(spark, until)
     for name, progress in done.items():
         running.summarize({"sink": name, "batches": progress.batches, "rows_read": progress.rows}, as_json=as_json)
     if not as_json:
         output.say("note", f"done in {time.monotonic() - started:.1f} s")
+    until.end()

@@ -67,6 +67,8 @@ class Replayed(NamedTuple):
     seconds: float
     messages_per_second: float
     discarded: int
+    repeated: bool
+    """Whether all of it was published before this process began, which has published nothing."""
 
 
 class _Run(NamedTuple):
@@ -262,6 +264,9 @@ class Replay:
         """
         Publish what is left of the run; returns when all of it is published, or *report* says so.
 
+        A name under which something was published without a checkpoint publishes nothing again, and throws away nothing, whatever it
+        chooses now: what was chosen then is not known any more. The answer is `repeated` then.
+
         Raises `BadArgument` if Spark does not understand *where*, before anything is published; `Unavailable` if another process is at the
         same run, `Conflict`, `DataLost`, and `PipelineFailed` for what Spark says.
         """
@@ -279,6 +284,7 @@ class Replay:
         if self._where is not None:
             self._chosen(spark, run, history)  # so that a bad condition is told before anything happens
         progress = Progress(lag=history.messages)
+        published = False
         starts, ends = self._part(run, run.done)
         while run.done == 0 or starts != ends:
             turn = time.monotonic()
@@ -287,6 +293,7 @@ class Replay:
                 already += done.messages
             else:
                 self._publish(spark, run, history.between(starts, ends))
+                published = True
                 done = self._committed(run, run.done)
                 assert done is not None
             run = run._replace(done=run.done + 1, messages=run.messages + done.messages)
@@ -301,11 +308,14 @@ class Replay:
                 if wait(due - time.monotonic(), progress, report):
                     break
         left = sum(end - starts[number] for number, end in run.offsets.topics[self._source].items())
-        discarded = self._throw_away(spark, run) if self._discard and not left else 0
+        # Without a checkpoint those dead letters are known that were there when this process began, and not those that were replayed.
+        knows = published or self._path is not None
+        discarded = self._throw_away(spark, run) if self._discard and not left and knows else 0
         seconds = time.monotonic() - began
         return Replayed(
             self._topic, self._to, run.run, sum(run.offsets.topics[self._source].values()) - sum(run.starts.values()), run.messages,
             already, left, run.done, seconds, (run.messages - already) / max(seconds, 1e-6), discarded,
+            not left and not published,
         )  # fmt: skip
 
     def _chosen(self, spark: SparkSession, run: _Run, history: History) -> DataFrame:

@@ -47,7 +47,7 @@ class DeclaredPipeline:
 
     def run(self, spark: SparkSession, report: Report = quiet) -> dict[str, Progress]:
         """
-        Run it until it ends: with the trigger of an interval that is when *report* raises. Returns what each sink has done.
+        Run it until it ends: with the trigger of an interval that is when *report* says so. Returns what each sink has done.
 
         When one sink fails the others are stopped. Raises `BadPipeline` where Spark does not understand a step, `PipelineFailed`.
         """
@@ -58,13 +58,13 @@ class DeclaredPipeline:
             with told_as_ours(lost=_LOST):
                 while True:
                     ended = [one.wait(LOOK_SECONDS / len(followed)) for one in followed.values()]
-                    report(_together([one.progress for one in followed.values()]))
-                    if all(ended):
-                        return {name: one.progress for name, one in followed.items()}
+                    if report(_together([one.progress for one in followed.values()])) or all(ended):
+                        break
         finally:
             for query in queries:
                 if query.isActive:
                     query.stop()
+        return {name: one.look() for name, one in followed.items()}
 
 
 class _Followed:
@@ -78,13 +78,18 @@ class _Followed:
     def wait(self, seconds: float) -> bool:
         """Whether it has ended, after so long at most. Raises what ended it."""
         ended = self._query.awaitTermination(seconds)  # type: ignore[arg-type]  # seconds with a part are fine
+        self.look()
+        return bool(ended)
+
+    def look(self) -> Progress:
+        """How far it is now."""
         for one in self._query.recentProgress:
             if one.batchId > self._seen:
                 self._seen = one.batchId
                 if one.numInputRows:
                     lag = sum(lag_of(source.endOffset, source.latestOffset) for source in one.sources)
                     self.progress = self.progress.after(one.numInputRows, one.batchDuration / 1000, lag)
-        return bool(ended)
+        return self.progress
 
 
 def _together(all_of_them: list[Progress]) -> Progress:

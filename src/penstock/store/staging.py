@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from penstock.arguments import check_texts, check_whole_number
 from penstock.errors import (
-    BadArgument,
     OutcomeUnknown,
     PenstockError,
     StorageFailed,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.calls_under_way import OUTSTANDING_MAX
+from penstock.broker.rights import RULES
 from penstock.broker.subscription import expand_tags
 from penstock.errors import BadArgument, Corrupt, PenstockError, ReservedName, UsageError
 from penstock.format.batch import Batch, encode_batch
@@ -212,13 +213,27 @@ IGNORED = {
 """Fields that are only true or not."""
 
 
-LOOSE = {(Call.PUBLISH, "sync"), (Call.COMMITTED, "producer"), (Call.COMMITTED, "number"), (Call.CANCEL, "correlation")}
+LOOSE = {(Call.PUBLISH, "sync"), (Call.CANCEL, "correlation")}
 """Fields that are not looked at where they change nothing."""
 
 
 def test_every_call_is_tried() -> None:
     """A new call must be given its right fields above."""
     assert set(KNOWN) | WITHOUT == set(Call)
+
+
+def test_every_call_has_a_handler_and_a_rule(served: Served) -> None:
+    """Whoever adds a call and forgets either is told here, and not by a user."""
+    assert set(RULES) >= set(Call) - WITHOUT
+    raw = served.raw()
+    with pytest.raises(UsageError) as caught:
+        raw.call(max(Call) + 1)
+    refusal = str(caught.value).replace(str(max(Call) + 1), "N")
+    for call in Call:
+        if call is not Call.CANCEL:  # which has no answer
+            frame = raw.ask(call, {}, [])
+            told = str(decode_error(frame.fields)) if frame.kind == ERROR else ""
+            assert told.replace(str(int(call)), "N") != refusal, f"{call.name} is unknown to the server"
 
 
 @pytest.mark.parametrize("call", sorted(KNOWN), ids=lambda call: call.name)

@@ -1,17 +1,18 @@
 """
 The fifteen tests that a new implementation should pass (section 4 of the list of pitfalls), on the public face.
 
-Left out: what belongs to priorities, TTL and delays (parts of 12 and 15), which come with issue 6. Number 4, the classes of frames, is
-below the public face: tests/format and tests/bad_bytes have it.
+Number 4, the classes of frames, is below the public face: `BELOW` names its tests.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,8 +37,6 @@ from tests.conformance.helpers import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.volume.gated_files import GatedFileSystem
 
 
@@ -370,7 +369,29 @@ def test_12_retention_with_consumers(lasting: Backend) -> None:
         one(consumer).ack(wait=True)
     store = lasting.kill()
     assert position(store, "stream", "fresh") == floor + 1
-    # A delayed message that keeps its segment comes with issue 6.
+
+
+def test_12_a_delayed_message_keeps_its_segment(lasting: Backend) -> None:
+    """In queue mode: what is acked around it goes only when it was delivered; it comes in its time, also after a restart."""
+    store = lasting.open()
+    store.create_topic("t", segment_messages=10, retention_age=60)
+    for number in range(35):
+        store.publish("t", b"%d" % number, delay=10_000 if number == 14 else None)
+    with store.subscribe("t", "g") as consumer:
+        assert len(drain(consumer)) == 34
+        consumer.flush()
+    lasting.advance(3_600)
+    store.publish("t", b"35")
+    store.retain()
+    assert next(iter(store.read("t"))).offset == 10
+    store = lasting.kill()
+    lasting.advance(10_000)
+    store.retain()
+    with store.subscribe("t", "g") as consumer:
+        assert sorted(offsets(drain(consumer))) == [14, 35]
+        consumer.flush()
+    store.retain()
+    assert next(iter(store.read("t"))).offset >= 30
 
 
 def test_13_rotation_by_bytes(folder: DirectoryBackend) -> None:
@@ -457,11 +478,32 @@ def test_14_dead_letters(backend: Backend) -> None:
     with store.subscribe("t", "g", max_deliveries=3) as consumer:
         message = one(consumer)
     assert (message.value, message.attempt, list(message.headers)) == (payload, 1, [("mine", b"1")])
-    # A compressed source comes with the topic's compression setting.
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
+def test_14_a_dead_letter_of_a_compressed_source(backend: Backend, compression: str) -> None:
+    """Byte-equal, and so is what is sent back, from among others in one batch."""
+    store = backend.open()
+    store.create_topic("t", compression=compression)
+    payload = bytes(range(256)) * 20
+    store.publish_many("t", [b"before", payload, b"after"], keys=["a", "b", "c"])
+    with store.subscribe("t", "g", max_deliveries=1) as consumer:
+        for message in take(consumer, 3):
+            if message.value == payload:
+                message.nack(delay=0, reason="broken")
+            else:
+                message.ack(wait=True)
+    if backend.keeps_data:
+        store = backend.kill()
+    (letter,) = store.dead_letters("t").list()
+    assert (letter.value, letter.key) == (payload, b"b")
+    assert store.dead_letters("t").replay() == 1
+    with store.subscribe("t", "g") as consumer:
+        assert [(message.value, message.key, message.attempt) for message in drain(consumer)] == [(payload, b"b", 1)]
 
 
 def test_15_seeking(backend: Backend) -> None:
-    """To an offset, to a time, not beyond the end; the place persists. Priorities and TTL come with issue 6."""
+    """To an offset, to a time, not beyond the end; the place persists."""
     store = backend.open()
     store.create_topic("t", segment_messages=7)
     times = []
@@ -483,3 +525,66 @@ def test_15_seeking(backend: Backend) -> None:
     assert position(store, "t", "g") == 8
     with store.subscribe("t", "g") as consumer:
         assert offsets(drain(consumer)) == list(range(8, 20))
+
+
+def test_15_seeking_back_among_priorities_and_what_has_expired(backend: Backend) -> None:
+    """What was done comes again, the most urgent first; what has expired meanwhile does not, and is not in the way."""
+    store = backend.open()
+    store.create_topic("t", priorities=True, aging=3_600)
+    lanes = ["low", "high", "medium", "high", "low", "medium"]
+    for number, lane in enumerate(lanes):
+        store.publish("t", b"%d" % number, priority=lane, ttl=60 if number in (1, 4) else None)
+    first = [1, 3, 2, 5, 0, 4]
+    with store.subscribe("t", "g") as consumer:
+        taken = [one(consumer) for _ in lanes]
+        assert offsets(taken) == first
+        consumer.ack(taken, wait=True)
+        store.seek("t", "g", "earliest")
+        again = [one(consumer) for _ in lanes]
+        assert offsets(again) == first
+        consumer.ack(again, wait=True)
+        backend.advance(61)
+        store.seek("t", "g", "earliest")
+    if backend.keeps_data:
+        store = backend.kill()
+    with store.subscribe("t", "g") as consumer:
+        left = []
+        while (message := consumer.get(timeout=0)) is not None:
+            left.append(message.offset)
+            message.ack(wait=True)
+        assert left == [3, 2, 5, 0]
+    assert store.stats().topics["t"].groups["g"].lag == 0
+
+
+BELOW = {
+    "a torn batch": "tests/format/test_batch.py::test_a_batch_cut_at_any_byte_is_refused",
+    "a torn frame": "tests/format/test_frame.py::test_a_frame_cut_at_any_byte_is_refused",
+    "a torn frame on the wire": "tests/wire/test_frame.py::test_a_frame_that_is_cut_off_is_refused",
+    "a flipped bit in a frame": "tests/format/test_frame.py::test_each_flipped_bit_of_a_frame_is_noticed",
+    "a flipped bit in any file": "tests/bad_bytes/test_flipped_bits.py::test_a_flipped_bit_in_each_byte_is_harmless_or_reported",
+    "a forged length": "tests/bad_bytes/test_decoders.py::test_a_forged_number_costs_no_more_memory_than_the_bytes_it_came_with",
+    "a forged length on the wire": "tests/wire/test_frame.py::test_a_long_frame_that_has_not_come_allocates_nothing",
+    "random bytes": "tests/bad_bytes/test_decoders.py::test_random_bytes_are_refused_with_a_typed_error",
+    "random bytes on the wire": "tests/wire/test_fuzzing.py::test_random_bytes_are_no_frame",
+}
+"""Number 4, by class of frame: the tests below the public face."""
+
+
+def test_4_the_classes_of_frames_have_their_tests() -> None:
+    """And none of the fifteen is forgotten."""
+    root = Path(__file__).parents[2]
+    for place in BELOW.values():
+        path, _, name = place.partition("::")
+        assert f"def {name}(" in (root / path).read_text(), place
+    names = re.findall(r"^def test_(\d+)_", Path(__file__).read_text(), re.MULTILINE)
+    assert {int(number) for number in names} == set(range(1, 16))
+
+
+def test_4_an_empty_log_ends_cleanly(folder: DirectoryBackend) -> None:
+    """Nothing in it is nothing to read, and no damage; nor is what lies behind the last whole frame."""
+    store = folder.open()
+    store.create_topic("t")
+    for restart in (folder.reopen, folder.kill):
+        store = restart()
+        assert stored(store, "t") == []
+    assert store.publish("t", b"x").offset == 0

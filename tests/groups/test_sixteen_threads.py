@@ -7,9 +7,13 @@ Nobody may wait for ever, no message may be lost, none may be with two consumers
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
+import gc
+import itertools
 import os
 import random
+import statistics
 import threading
 import time
 import traceback
@@ -41,6 +45,25 @@ DRAIN_SECONDS = 60
 _ERRORS = 2
 """The descriptor of the error output: pytest puts another object in the place of sys.stderr."""
 WORKING = {"publish": 4, "work": 6, "follow": 4, "seek": 1, "tend": 1}
+
+
+_LIBC = ctypes.CDLL(None)
+LEAK_BYTES_MAX = 8 * MIB
+"""The most that memory may grow in a minute, by its trend."""
+
+
+def settled_bytes() -> int:
+    """The memory of this process without what is only waiting to be given back."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # not every C library has it
+        _LIBC.malloc_trim(0)
+    return resident_bytes()
+
+
+def growth_per_second(samples: list[tuple[float, int]]) -> float:
+    """The trend of (time, bytes): the median of the slopes between all of them, which single peaks do not change."""
+    slopes = [(more - bytes_) / (later - at) for (at, bytes_), (later, more) in itertools.combinations(samples, 2)]
+    return statistics.median(slopes)
 
 
 def resident_bytes() -> int:
@@ -225,9 +248,14 @@ class Bench:
 
     # -- watching them ----------------------------------------------------------------------------------------------
 
-    def watch(self, seconds: float, wanted: tuple[str, ...]) -> list[int]:
-        """Let them work for *seconds*, and until all *wanted* was seen; returns how much memory there was, ten times a second."""
+    def watch(self, seconds: float, wanted: tuple[str, ...]) -> tuple[list[int], list[tuple[float, int]]]:
+        """
+        Let them work for *seconds*, and until all *wanted* was seen.
+
+        Returns how much memory there was ten times a second, and thirty times in all with the time, after garbage was collected.
+        """
         memory: list[int] = []
+        settled: list[tuple[float, int]] = []
         last, since = dict(self.progress), dict.fromkeys(self.progress, time.monotonic())
         deadline = time.monotonic() + seconds
         while not self.errors:
@@ -239,12 +267,14 @@ class Bench:
             time.sleep(0.1)
             memory.append(resident_bytes())
             now = time.monotonic()
+            if not settled or now - settled[-1][0] > seconds / 30:
+                settled.append((now, settled_bytes()))
             for name, count in dict(self.progress).items():
                 if count != last[name]:
                     last[name], since[name] = count, now
                 elif now - since[name] > STALL_SECONDS:
                     self._give_up(f"{name} did nothing for {STALL_SECONDS} s")
-        return memory
+        return memory, settled
 
     def _give_up(self, why: str) -> None:
         faulthandler.dump_traceback(_ERRORS, all_threads=True)
@@ -292,6 +322,15 @@ class Bench:
         self.counts["dead letters"] = sum(map(len, dead))
 
 
+def test_the_trend_tells_a_leak_from_noise(rng: random.Random) -> None:
+    """A megabyte a second, or half of it, is seen through peaks of many; what only goes up and down is none."""
+    for _ in range(100):
+        noise = [(float(2 * at), 100 * MIB + rng.randrange(3 * MIB) + rng.choice([0] * 14 + [40 * MIB])) for at in range(15)]
+        assert growth_per_second(noise) * 60 < LEAK_BYTES_MAX
+        for leak in (MIB, MIB // 2):
+            assert growth_per_second([(at, taken + int(at * leak)) for at, taken in noise]) * 60 > LEAK_BYTES_MAX
+
+
 @pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
 def test_sixteen_threads(seconds: int, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]) -> None:
     bench = Bench(str(tmp_path / "store"), seed)
@@ -300,7 +339,7 @@ def test_sixteen_threads(seconds: int, tmp_path: Path, seed: int, record_propert
     try:
         bench.start()
         wanted = ("acked", "nacked", "late", "slow", "seeks", "followed")
-        memory = bench.watch(seconds, wanted if seconds < 60 else (*wanted, "segments removed"))
+        memory, settled = bench.watch(seconds, wanted if seconds < 60 else (*wanted, "segments removed"))
         if not bench.errors:
             bench.finish()
         bench.judge()
@@ -313,7 +352,12 @@ def test_sixteen_threads(seconds: int, tmp_path: Path, seed: int, record_propert
     third, last = memory[len(memory) // 2 : len(memory) * 3 // 4], memory[len(memory) * 3 // 4 :]
     growth = sorted(last)[len(last) // 2] - sorted(third)[len(third) // 2]
     print(f"sixteen threads for {seconds} s: {counts}; {max(memory) / MIB:.0f} MiB, the last quarter {growth / MIB:+.1f} MiB")
+    trend = growth_per_second(settled[len(settled) // 2 :])
+    print(f"the trend of the second half: {trend * 60 / MIB:+.2f} MiB in a minute, by {len(settled) // 2} samples")
     assert growth < 16 * MIB
+    if seconds >= 60:
+        # Seconds are too few to tell a leak from caches that fill.
+        assert trend * 60 < LEAK_BYTES_MAX
     assert all(counts.get(what) for what in (*wanted, "dead letters"))
     if seconds >= 60:
         assert counts["segments removed"] > 0

@@ -260,7 +260,7 @@ class QueueMachine(RuleBasedStateMachine):
         log += values
         self._settle()
 
-    def _i29_one_copy(self, keys: m.KeysModel, known: dict[str, m.Seen], key: str, partition: int, receipt: Any) -> bool:
+    def _i29_one_copy(self, known: dict[str, m.Seen], key: str, partition: int, receipt: Any) -> bool:
         """The place of the first message with *key*, or of this one. Returns whether it was stored."""
         place = partition, len(self.logs["in"][partition])
         expected = (*known[key][:2], True) if key in known else (*place, False)
@@ -268,7 +268,8 @@ class QueueMachine(RuleBasedStateMachine):
         if key not in known:
             known[key] = m.Seen(*place, self.clock.now_us())
             self.stored_keys.append((key, known[key]))
-            keys.remember(key, known[key])
+            assert self.keys is not None
+            self.keys.remember(key, known[key])
         return not receipt.duplicate
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3), partition=partitions)
@@ -291,7 +292,7 @@ class QueueMachine(RuleBasedStateMachine):
             if key is None:
                 assert (receipt.partition, receipt.offset) == (partition, len(self.logs["in"][partition]))
                 self.logs["in"][partition].append(value)
-            elif self._i29_one_copy(self.keys, known, key, partition, receipt):
+            elif self._i29_one_copy(known, key, partition, receipt):
                 self.logs["in"][partition].append(value)
         if self.keys is not None:
             assert topic.dedup_evicted == self.keys.evicted, "evicted keys are counted wrongly"

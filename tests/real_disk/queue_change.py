@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
-from tests.real_disk.writer import STORE
+from tests.real_disk.writer import STORE, BootFiles
 
 if TYPE_CHECKING:
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer
 
 OUT_PARTITIONS = 8
+STAGES = 3
+"""Finished stages that nobody commits, of one message each."""
 
 
-def open_store(path: str) -> Store:
-    """Open the store at *path*, with nothing in the background."""
-    return Store.open(path, settings=StoreSettings(**STORE), background=False)
+def open_store(path: str, boot_id: bytes = b"") -> Store:
+    """Open the store at *path*, with nothing in the background; *boot_id*: of the machine's boot, if the power had failed."""
+    return Store.open(path, settings=StoreSettings(**STORE), files=BootFiles(boot_id), background=False)
 
 
 def prepare(path: str) -> None:
@@ -39,6 +41,9 @@ def prepare(path: str) -> None:
             with store.subscribe(topic, "g", max_deliveries=1) as consumer:
                 for partition in range(3 if topic == "jobs" else 1):
                     consumer.commit(4, partition)
+        for _ in range(STAGES):
+            with store.stage("job") as stage:
+                stage.publish("out", b"staged", partition=0)
 
 
 def _take(consumer: Consumer) -> Delivery:
@@ -63,6 +68,8 @@ def change(store: Store, what: str) -> None:
             for _ in range(3):
                 transaction.ack(_take(jobs))
             transaction.ack(_take(more))
+    elif what == "abort":
+        assert store.abort([identity for identity, _, _ in store._staging._stages.all()]) == STAGES
     elif what == "seek":
         store.seek("jobs", "g", {0: 0, 1: 9, 2: 2})
     elif what == "commit":
@@ -72,13 +79,15 @@ def change(store: Store, what: str) -> None:
         store.subscribe("jobs", "new", start="latest", max_deliveries=7)
 
 
-def look(path: str, *, drain: bool = False) -> dict[str, Any]:
+def look(path: str, *, drain: bool = False, boot_id: bytes = b"") -> dict[str, Any]:
     """What the store holds; with *drain* also which messages of ``more`` its group is given still, and whether the store works."""
-    with open_store(path) as store:
+    with open_store(path, boot_id) as store:
         topics = store.stats().topics
+        stages = store._staging._stages
         found = {
             "dead": [int(letter.value or b"") for letter in store.dead_letters("more").list()],
             "out": [topics["out"].ends[partition] for partition in range(OUT_PARTITIONS)],
+            "stages": sum(len(stages.load(identity).entries) for identity, _, _ in stages.all()),
             "lengths": sorted({len(message.value or b"") for message in store.read("out")}),
             "groups": sorted(f"{group.topic}/{group.name}/{group.max_deliveries}" for group in store.groups()),
             "positions": {

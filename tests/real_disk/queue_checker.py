@@ -19,6 +19,8 @@ in JSON that begins with its kind:
     left MEMBER                              a consumer is about to close: what it holds (tokens MEMBER.NUMBER) goes back
     transaction OP TOKENS MESSAGES           about to commit; MESSAGES: (topic, value) each
     committed OP PLACES MS                   acknowledged; PLACES: (partition, offset) of each message
+    begins TOPIC PARTITION OFFSET MS         the log began here, at this moment or before: what lies before is removed
+    read TOPIC PARTITION START MESSAGES      one reading without a group, from START on; MESSAGES: (offset, value) each, as they came
 
 A client writes its line after the call has returned, and others may be quicker. So within one session a delivery counts as later than an
 ack only if it was asked for after that.
@@ -43,6 +45,9 @@ Anomalies (reliability.md, section 4):
     dedup-miss            two messages with one deduplication key
     dedup-false-drop      taken for a duplicate, and there is no first one
     partial-transaction   some messages of a transaction, or its messages without its acks, or its acks without its messages
+    non-monotonic-read    one reading goes back, or gives a message twice
+    skipped-read          one reading leaves out a message that is there
+    resurrected           a message that was removed, and is read, delivered or in the log again
     broken                a client was stopped by an error that no crash explains
 """
 
@@ -59,7 +64,7 @@ if TYPE_CHECKING:
 KINDS = (
     "lost-write", "inconsistent-offset", "duplicate", "phantom", "aborted-read", "reorder", "unseen", "stuck",
     "redelivered-after-ack", "redelivered-after-durable-ack", "double-lease", "delivery-count", "dlq-lost", "dlq-dup", "dlq-wrong",
-    "dedup-miss", "dedup-false-drop", "partial-transaction", "broken",
+    "dedup-miss", "dedup-false-drop", "partial-transaction", "non-monotonic-read", "skipped-read", "resurrected", "broken",
 )  # fmt: skip
 SHOWN = 25
 """So many anomalies are told; the rest is counted."""
@@ -198,6 +203,10 @@ class QueueChecker:
         """How far each partition of an ordered group was ever delivered."""
         self._skipping: dict[tuple[str, int], list[int]] = defaultdict(list)
         self._where: dict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
+        self._begins: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where each log was seen to begin, and when."""
+        self._left_out: dict[tuple[str, int], set[int]] = defaultdict(set)
+        """Offsets that a reading went past."""
         self.counts: Counter[str] = Counter()
         self.found: Counter[str] = Counter()
         self._anomalies: list[str] = []
@@ -272,12 +281,35 @@ class QueueChecker:
         if known != value:
             self._report("inconsistent-offset", f"{topic}/{partition}: {offset} was {known}, and is {value}")
 
+    def _take_begins(self, topic: str, partition: int, offset: int, when: int) -> None:
+        known, _ = self._begins.get((topic, partition), (0, 0))
+        if offset < known:
+            self._report("resurrected", f"{topic}/{partition} began at {known}, and begins at {offset}")
+        elif offset > known:
+            self._begins[topic, partition] = (offset, when)
+
+    def _take_read(self, topic: str, partition: int, start: int, messages: list[list[Any]]) -> None:
+        expected, (first, _) = start, self._begins.get((topic, partition), (0, 0))
+        for offset, value in messages:
+            self._see(topic, partition, offset, value)
+            if offset < first:
+                self._report("resurrected", f"{topic}/{partition} began at {first}, and {offset} was read: {value}")
+            if offset < expected:
+                self._report("non-monotonic-read", f"{topic}/{partition}: {offset} was read where {expected} was next")
+            # Judged at the end, when it is known what lies there.
+            self._left_out[topic, partition].update(range(expected, offset))
+            expected = max(expected, offset + 1)
+
     def _take_got(
         self, token: str, group: str, partition: int, offset: int, attempt: int, value: str, asked: int, got: int
     ) -> None:
         place = Place(group, partition, offset)
         told = self._told.setdefault(place, _Told())
-        self._see(group.partition("/")[0], partition, offset, value)
+        topic = group.partition("/")[0]
+        self._see(topic, partition, offset, value)
+        begins, since = self._begins.get((topic, partition), (0, 0))
+        if offset < begins and asked >= since:
+            self._report("resurrected", f"{topic}/{partition} began at {begins}, and {place} was delivered")
         if asked >= told.acked_ms and told.durable:
             self._report("redelivered-after-durable-ack", f"{place}, attempt {attempt}")
         elif asked >= told.acked_ms and told.acked_in == self._session:
@@ -418,6 +450,7 @@ class QueueChecker:
             for offset, value in seen.items():
                 self._where[topic, value].add((partition, offset))
         self._judge_seen(final)
+        self._judge_readings(final)
         self._judge_sendings()
         self._judge_producers()
         self._judge_transactions()
@@ -437,6 +470,19 @@ class QueueChecker:
             for offset, value in seen.items():
                 if offset >= log.end:
                     self._report("lost-write", f"{topic}/{partition}: {offset} was {value}, and the log ends at {log.end}")
+
+    def _judge_readings(self, final: Final) -> None:
+        """What a reading went past was a hole, or was removed before."""
+        for place, offsets in self._left_out.items():
+            for offset in sorted(offsets & self._seen[place].keys()):
+                if offset >= self._begins.get(place, (0, 0))[0]:
+                    self._report(
+                        "skipped-read", f"{place[0]}/{place[1]}: {offset} is {self._seen[place][offset]}, and was left out"
+                    )
+        for place, (first, _) in self._begins.items():
+            log = final.logs.get(place)
+            if log is not None and log.start < first:
+                self._report("resurrected", f"{place[0]}/{place[1]} began at {first}, and begins at {log.start} in the end")
 
     def _judge_sendings(self) -> None:
         known: dict[tuple[str, str], str] = {}

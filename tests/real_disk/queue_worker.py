@@ -11,6 +11,7 @@ Groups of the topic ``jobs``: ``shared`` (retries, dead letters, leases that end
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import Closed, LeaseExpired, MessageTooLarge, PenstockError
+from penstock.errors import Closed, LeaseExpired, MessageTooLarge, OffsetOutOfRange, PenstockError
 from penstock.groups import group as group_module
 from penstock.groups.group import Group
 from penstock.settings import StoreSettings
@@ -303,8 +304,20 @@ class Steward(Client):
             if self.numbers % 5 == 0:
                 self.store.retain()
                 len(self.store.dead_letters("jobs"))
+                self._look()
             lag = max((group.lag for group in self.store.stats().topics["jobs"].groups.values()), default=0)
             self.session.is_ahead = lag > 1_500
+
+    def _look(self) -> None:
+        """Where a log begins, and some of what lies there, read without a group."""
+        topic = self.rng.choice(list(PARTITIONS))
+        partition = self.rng.randrange(PARTITIONS[topic])
+        first = self.store.stats().topics[topic].starts[partition]
+        self.tell("begins", topic, partition, first, _ms())
+        start = self.rng.randint(first, self.store.ends(topic)[partition])
+        with contextlib.suppress(OffsetOutOfRange):  # retention in the background was quicker
+            messages = [[one.offset, text_of(one)] for one in self.store.read(topic, partition, start=start, max_messages=40)]
+            self.tell("read", topic, partition, start, messages)
 
 
 def plant_bug(store: Store, which: str) -> None:

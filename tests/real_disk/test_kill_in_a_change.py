@@ -1,18 +1,27 @@
-"""A process is killed at every system call of a dead letter, a transaction, a seek, a new group: all of it is there then, or nothing."""
+"""
+A process is killed at every system call of a dead letter, a transaction, a seek, a new group: all of it is there then, or nothing.
+
+For dead letters and transactions, which are in several logs, the power fails there too, on disks of their own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.real_disk.loop_disk import LoopDisk, loop_disk
+from tests.real_disk.loop_disk import run as sync
 from tests.real_disk.processes import Call, in_parallel, kill_at, parse_calls
-from tests.real_disk.queue_change import OUT_PARTITIONS, look, prepare
+from tests.real_disk.queue_change import OUT_PARTITIONS, STAGES, look, prepare
 from tests.real_disk.warm import Warm, warm
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Sequence
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -20,6 +29,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 NOTHING: dict[str, Any] = {
     "dead": [],
     "out": [0] * OUT_PARTITIONS,
+    "stages": STAGES,
     "lengths": [],
     "groups": ["jobs/g/1", "more/g/1"],
     "positions": {"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 4}},
@@ -45,6 +55,7 @@ STATES: dict[str, list[dict[str, Any]]] = {
     ],
     "transaction": [NOTHING, _moved(1)],
     "large transaction": [NOTHING, _moved(20_000)],
+    "abort": [after(stages=left) for left in range(STAGES, -1, -1)],
     "seek": [NOTHING, after(positions={"jobs/g": {0: 0, 1: 9, 2: 2}, "more/g": {0: 4}}, lag={"jobs/g": 19, "more/g": 6})],
     "commit": [NOTHING, after(positions={"jobs/g": {0: 4, 1: 4, 2: 4}, "more/g": {0: 7}}, lag={"jobs/g": 18, "more/g": 3})],
     "new group": [
@@ -62,8 +73,11 @@ STATES: dict[str, list[dict[str, Any]]] = {
 class Crasher:
     """Makes a change in a copy of the prepared store, as often as wanted. One for each thread."""
 
-    def __init__(self, folder: str, prepared: str, what: str, program: Warm, number: int) -> None:
-        self.path = os.path.join(folder, f"store-{number}")
+    def __init__(self, folder: str, prepared: str, what: str, program: Warm, number: int, disk: LoopDisk | None = None) -> None:
+        self.path = os.path.join(folder if disk is None else disk.path, f"store-{number}")
+        self.outcomes: Counter[int] = Counter()
+        """Which of the states was left how often."""
+        self._disk = disk
         self._prepared = prepared
         self._log = os.path.join(folder, f"strace-{number}")
         self._marker = os.path.join(folder, f"marker-{number}")
@@ -74,6 +88,8 @@ class Crasher:
         """Make the change under strace; returns how the process ended."""
         shutil.rmtree(self.path, ignore_errors=True)
         shutil.copytree(self._prepared, self.path)
+        if self._disk is not None:
+            sync("sync", "-f", self.path)
         status, errors = self._program.run({"path": self.path, "marker": self._marker, "what": self._what}, self._log, *options)
         assert not errors, errors
         return status
@@ -91,22 +107,33 @@ class Crasher:
             return file.read() == "done"
 
     def crash(self, calls: Sequence[Call], index: int) -> list[str]:
-        """Kill it at the call with this index, and look at what is left, twice."""
-        call = calls[index]
-        status = self.run(*kill_at(call))
-        done = self.calls()
-        if status != -9 or len(done) != index + 1 or done[-1].name != call.name:
-            return [f"not killed at {call}: ended with {status} after {len(done)} calls"]
-        found = look(self.path)
+        """Kill it at the call with this index, or let it end; if it has a disk cut its power; look at what is left, twice."""
+        if index == len(calls):
+            where = "behind the last call"
+            assert self.run() == 0
+        else:
+            call = calls[index]
+            where = f"{call.name}({call.text.strip()}"
+            status = self.run(*kill_at(call))
+            done = self.calls()
+            if status != -9 or len(done) != index + 1 or done[-1].name != call.name:
+                return [f"not killed at {call}: ended with {status} after {len(done)} calls"]
+        boot_id = b""
+        if self._disk is not None:
+            # At once, before anything is written back.
+            self._disk.cut_power()
+            boot_id = self._disk.boot_id
+        found = look(self.path, boot_id=boot_id)
         states = STATES[self._what]
         if found not in states:
-            return [f"{call.name}({call.text.strip()}: neither nothing nor all: {found}"]
+            return [f"{where}: neither nothing nor all: {found}"]
         if self.is_done and found != states[-1]:
-            return [f"{call.name}({call.text.strip()}: it was told that it is durable, and there is {found}"]
-        again = look(self.path, drain=True)
+            return [f"{where}: it was told that it is durable, and there is {found}"]
+        self.outcomes[states.index(found)] += 1
+        again = look(self.path, drain=True, boot_id=boot_id)
         drained = sorted(again.pop("drained"))
         if again != found or drained != list(range(found["positions"]["more/g"][0], 11)):
-            return [f"{call.name}({call.text.strip()}: after another opening {again}, {drained}, instead of {found}"]
+            return [f"{where}: after another opening {again}, {drained}, instead of {found}"]
         return []
 
 
@@ -126,4 +153,35 @@ def test_a_kill_at_any_system_call_leaves_all_or_nothing(
     record_property(f"{what} killed at", len(calls))
     print(f"{what}: killed at {len(calls)} system calls")
     assert not anomalies
-    assert {"pwritev", "fdatasync"} & {call.name for call in calls}
+    assert ({"unlink"} if what == "abort" else {"pwritev", "fdatasync"}) & {call.name for call in calls}
+
+
+POINTS_MAX = 20
+"""So many of the calls of each change the power fails at, chosen by the seed; at the first and the last one always, and behind it."""
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+@pytest.mark.parametrize("what", ["dead letter", "transaction", "large transaction"])
+def test_a_power_loss_at_any_system_call_leaves_all_or_nothing(
+    what: str, kind: str, folder: str, rng: random.Random, record_property: Callable[[str, object], None]
+) -> None:
+    """I24, I30: what was told to be durable is there, and never half of anything."""
+    prepared = os.path.join(folder, "prepared")
+    prepare(prepared)
+    with contextlib.ExitStack() as stack:
+        programs = stack.enter_context(warm("tests.real_disk.queue_change"))
+        crashers = [
+            Crasher(folder, prepared, what, program, number, stack.enter_context(loop_disk(kind, folder)))
+            for number, program in enumerate(programs)
+        ]
+        assert crashers[0].run() == 0
+        calls = crashers[0].calls()
+        points = sorted({0, len(calls) - 1, len(calls), *rng.sample(range(len(calls)), min(POINTS_MAX, len(calls)))})
+        anomalies = in_parallel(lambda worker, point: crashers[worker].crash(calls, points[point]), range(len(points)))
+    outcomes = crashers[0].outcomes + crashers[1].outcomes
+    record_property(f"{what} lost power on {kind} at", len(points))
+    print(
+        f"{what} on {kind}: power lost at {len(points)} of {len(calls)} system calls; states {dict(sorted(outcomes.items()))}"
+    )
+    assert not anomalies
+    assert set(outcomes) >= {0, len(STATES[what]) - 1}, "all crashes came too early, or too late"

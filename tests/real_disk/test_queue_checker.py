@@ -118,7 +118,32 @@ def test_an_ack_that_was_not_durable_may_be_forgotten_by_a_crash_and_only_by_a_c
     assert "redelivered-after-ack" in judge(same_session, final())
 
 
+def test_readings_without_anomalies() -> None:
+    """From the beginning, from within, twice, up to an end that grows; over a hole, and behind what retention took."""
+    readings: list[list[Any]] = [
+        ["read", "jobs", 0, 0, [[0, "a"], [1, "b"]]],
+        ["read", "jobs", 0, 0, [[0, "a"], [1, "b"], [2, "c"]]],
+        ["read", "jobs", 0, 2, [[2, "c"]]],
+        ["read", "jobs", 0, 3, []],
+        ["begins", "jobs", 0, 2, 40],
+        ["read", "jobs", 0, 0, [[2, "c"]]],
+        ["begins", "jobs", 0, 2, 40],
+    ]
+    assert judge([*GOOD, *readings], final(start=2)) == {}
+    assert judge([*GOOD, ["read", "results", 0, 0, [[0, "c0"], [1, "c1"]]]], final()) == {}
+
+
 ANOMALIES: list[tuple[str, list[list[Any]], Final]] = [
+    ("non-monotonic-read", [*GOOD, ["read", "jobs", 0, 0, [[0, "a"], [2, "c"], [1, "b"]]]], final()),
+    ("non-monotonic-read", [*GOOD, ["read", "jobs", 0, 0, [[0, "a"], [0, "a"]]]], final()),
+    ("non-monotonic-read", [*GOOD, ["read", "jobs", 0, 1, [[0, "a"], [1, "b"]]]], final()),
+    ("skipped-read", [*GOOD, ["read", "jobs", 0, 0, [[0, "a"], [2, "c"]]]], final()),
+    ("skipped-read", [*GOOD, ["read", "jobs", 0, 0, [[1, "b"]]]], final()),
+    ("skipped-read", [["session", 0], ["read", "jobs", 0, 0, [[1, "b"]]], *GOOD], final()),
+    ("resurrected", [*GOOD, ["begins", "jobs", 0, 2, 40], ["read", "jobs", 0, 0, [[1, "b"], [2, "c"]]]], final(start=2)),
+    ("resurrected", [*GOOD, ["begins", "jobs", 0, 2, 40], ["begins", "jobs", 0, 1, 41]], final(start=2)),
+    ("resurrected", [*GOOD, ["begins", "jobs", 0, 2, 40], ["got", "q.9", SHARED, 0, 1, 3, "b", 50, 51]], final(start=2)),
+    ("resurrected", [*GOOD, ["begins", "jobs", 0, 2, 40]], final(start=1)),
     ("lost-write", GOOD, final(jobs=["a", "b"], positions=(2, 2))),
     ("inconsistent-offset", GOOD, final(jobs=["a", "b", "x"])),
     ("phantom", [*GOOD], final(results=["c0", "c1", "nobody's"])),

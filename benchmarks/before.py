@@ -45,7 +45,7 @@ CALLS_LIMIT = 0.01
 VALUE = b"x" * 100
 TOGETHER = 1_000
 PLACES = ("memory:", "folder")
-MESSAGES = {"publish": 10_000, "publish_many": 200_000, "send": 30_000, "get_many and ack": 400_000, "get and ack": 15_000}
+MESSAGES = {"publish": 10_000, "publish_many": 200_000, "send": 100_000, "get_many and ack": 400_000, "get and ack": 15_000}
 """In one turn."""
 COUNTED = {"publish": 200, "publish_many": 200_000, "send": 20_000, "get and ack": 20_000, "ack and wait": 200}
 """Messages whose system calls are counted."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -15,16 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.cli import interrupts
-from penstock.cli.pipeline import running
 from penstock.errors import BadPipeline, PipelineFailed, TopicNotFound
 from penstock.spark.pipelines.declared.run import DeclaredPipeline
 from tests.cli.conftest import SCRIPT, Commands
 from tests.cli.serving import serving
 from tests.spark.conftest import open_store
+from tests.spark.interrupting import interrupted_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -157,33 +153,13 @@ def test_it_works_on_a_server_and_goes_on_until_it_is_stopped(spark: SparkSessio
 
 
 @pytest.mark.usefixtures("spark")
-def test_ctrl_c_ends_it_with_its_summary(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_it_with_its_summary(path: str, tmp_path: Path) -> None:
     """A line for each sink, and the exit code says that it was interrupted."""
     publish(path, range(10))
     text = COPY.format(store="store", trigger="100ms").partition("[sinks")[0]
     declare(tmp_path, text + '[sinks.lake]\nkind = "parquet"\nfrom = "orders"\npath = "lake"\n')
-    live = running.live
-
-    @contextlib.contextmanager
-    def interrupting(what: str) -> Iterator[Callable[[Progress], None]]:
-        with live(what) as report:
-
-            def watch(progress: Progress) -> None:
-                if progress.rows == 10:
-                    os.kill(os.getpid(), signal.SIGINT)
-                report(progress)
-
-            yield watch
-
-    monkeypatch.setattr(running, "live", interrupting)
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    interrupts.install()
-    try:
+    with interrupted_at(10):
         done = Commands()("pipeline", "run", tmp_path / "pipeline.toml", "--json")
-    finally:
-        interrupts.forget()
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
     assert done.exit_code == 130, done.output
     assert json.loads(done.stdout) == {"sink": "lake", "batches": 1, "rows_read": 10}
 

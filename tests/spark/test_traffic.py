@@ -18,6 +18,7 @@ from penstock.spark.pipelines.traffic import OTHER_REASONS, REASONS_MAX, Traffic
 from penstock.testing.fake_clock import FakeClock
 from tests.cli.conftest import Commands
 from tests.spark.conftest import open_store
+from tests.spark.interrupting import interrupted_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -292,5 +293,10 @@ def test_the_command_counts_and_draws(spark: SparkSession, path: str, tmp_path: 
     assert line.split() == ["orders", "2", "10", "70", "5.0", "5.0", "-", "-", "-", "0", "-"]
     note = "how long messages waited for consumers is not known of orders: made without --record-deliveries"
     assert note in run("pipeline", "traffic", path).stderr
+    with interrupted_at(10):
+        stopped = run("pipeline", "traffic", path, "--to", tmp_path / "table")
+    assert stopped.exit_code == 130
+    assert stopped.stdout.splitlines()[1].split()[:3] == ["orders", "2", "10"], "it is counted, and told"
+    assert "no window that is over has not been counted" in run("pipeline", "traffic", path, "--to", tmp_path / "table").stderr
     assert "is no time" in run.fails(2, "pipeline", "traffic", path, "--since", "earliest")
     assert "know how far they are" in run.fails(2, "pipeline", "traffic", path, "--since", "1h", "--topic", "traffic")

@@ -70,7 +70,14 @@ def traffic(
         running.source_options(target), topics, window_s=window, table=table, topic=topic, chart=chart, since=since, until=until
     )
     with running.session("traffic", master, settings) as spark, running.live("counting") as report:
-        rows = wanted.run(spark, report)
+        watching = running.UntilSignal(report)
+        rows = wanted.run(spark, watching)
+    _tell(rows, wanted.unrecorded, chart, as_json=as_json)
+    watching.end()
+
+
+def _tell(rows: Sequence[TrafficRow], unrecorded: Sequence[str], chart: str | None, *, as_json: bool) -> None:
+    """What was counted."""
     if as_json:
         for row in rows:
             output.write_json({
@@ -78,7 +85,7 @@ def traffic(
             })  # fmt: skip
         return
     _write(rows)
-    silent = [name for name in wanted.unrecorded if any(row.topic == name for row in rows)]
+    silent = [name for name in unrecorded if any(row.topic == name for row in rows)]
     if silent:
         more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
         output.say(

@@ -183,7 +183,7 @@ def test_retention_failed(told: Any) -> None:
         fill(store)
         found = wait_for(lambda: told("retention_failed"))
         files.clear_faults()
-    assert found[0] == {"error": "OSError"}
+    assert found[0] == {"topic": "t", "partition": 0, "error": "OSError"}
 
 
 def test_unfinished_removed(sim: Sim, told: Any) -> None:
@@ -218,7 +218,17 @@ def test_rewriting_failed(told: Any) -> None:
         fill(store)
         found = wait_for(lambda: told("rewriting_failed"))
         files.clear_faults()
-    assert found[0] == {"topic": "t", "error": "OSError"}
+    assert found[0] == {"topic": "t", "partition": 0, "error": "OSError"}
+
+
+def test_coalescing_failed(sim: Sim, told: Any) -> None:
+    sim.store.create_topic("t", segment_bytes=1_000)
+    fill(sim.store)
+    sim.files.fail("create", 1, errno.EIO, count=None, path_contains=".log.tmp")
+    sim.store._volume.checkpoint()
+    sim.store._volume.checkpoint()
+    assert sim.store._volume.coalesce() == 0
+    assert told("coalescing_failed") == [{"topic": "t", "partition": 0, "error": "OSError"}]
 
 
 def test_batch_failed(sim: Sim, told: Any) -> None:

@@ -286,7 +286,7 @@ class Housekeeper:
                 return
             except (PenstockError, OSError) as error:
                 text = f"vacuum and compaction of topic {topic.name} stopped for now"
-                self.troubles.tell(what, text, "rewriting_failed", error, topic=topic.name)
+                self.troubles.tell(what, text, "rewriting_failed", error, topic=topic.name, partition=None)
 
     def join(self) -> None:
         """Wait for the thread; `stop` is set."""

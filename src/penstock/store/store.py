@@ -806,7 +806,7 @@ class Store:
                     if background:
                         self._housekeeper.troubles.tell(
                             one.topic_id, f"retention of dead letters {one.name} stopped for now", "retention_failed", error,
-                            topic=one.name,
+                            topic=one.name, partition=None,
                         )  # fmt: skip
                 else:
                     self._housekeeper.troubles.end(one.topic_id)
@@ -881,7 +881,9 @@ class Store:
             except Closed:
                 raise
             except (PenstockError, OSError) as error:
-                self._housekeeper.troubles.tell(number, "retention stopped for now", "retention_failed", error)
+                self._housekeeper.troubles.tell(
+                    number, "retention stopped for now", "retention_failed", error, topic=None, partition=None
+                )
 
     def _begin_rewriting(self) -> None:
         self._housekeeper.begin_rewriting(self._catalog.all())

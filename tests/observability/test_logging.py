@@ -56,7 +56,8 @@ def test_a_handler_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_event_is_on_the_page() -> None:
     source = "".join(path.read_text() for path in (ROOT / "src" / "penstock").rglob("*.py"))
+    events = set(re.findall(r'extra=event\(\s*"([a-z_]+)"', source))
     # What goes wrong in the background again and again is told by `Troubles`.
-    events = set(re.findall(r'extra=event\(\s*"([a-z_]+)"', source)) | set(re.findall(r'"((?!penstock_)[a-z_]+_failed)"', source))
+    events |= set(re.findall(r'"((?!penstock_)[a-z_]+_failed)"', source))
     page = (ROOT / "docs" / "observability.md").read_text()
     assert events == {row[0].strip("`") for row in rows(page, "event")}

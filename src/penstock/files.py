@@ -204,6 +204,19 @@ def descriptors_max() -> int:
     return 1_000_000 if soft == resource.RLIM_INFINITY else soft
 
 
+def read_fully(file: File, length: int, position: int) -> Buffer:
+    """Read *length* bytes, or all that there are, going on after short reads: Linux reads at most 2 GiB at once."""
+    data: Buffer = file.pread(length, position)
+    if len(data) < length:
+        pieces = [data]
+        size = len(data)
+        while size < length and (more := file.pread(length - size, position + size)):
+            pieces.append(more)
+            size += len(more)
+        data = b"".join(pieces)
+    return data
+
+
 def write_fully(file: File, data: Buffer, position: int) -> None:
     """
     Write all of *data*, going on after short writes.

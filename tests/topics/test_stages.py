@@ -7,7 +7,7 @@ import errno
 import itertools
 import os
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -22,7 +22,8 @@ from penstock.store.outside import stage_outside
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
-from penstock.topics.stages import StageLimits
+from penstock.testing.simulated_files.open_file import SimulatedFile
+from penstock.topics.stages import StageLimits, _Part
 from penstock.volume.verification import verify
 
 if TYPE_CHECKING:
@@ -520,14 +521,81 @@ def test_many_stages_at_once_share_the_memory_that_they_gather_in() -> None:
 
 
 def test_a_stage_has_no_more_files_than_it_may() -> None:
-    """What is for other partitions stays in the stage itself."""
+    """Another partition's is finished, and goes on in a new one; none stays in the stage itself, however large it gets."""
     files = SimulatedFileSystem()
     store = _open(files, StageLimits(1_000, 1_000, 1, 500, parts_max=2))
     store.create_topic("t", partitions=5)
-    (staged,), values = _stages(store, 1, 5, calls=10, size=200)
-    assert len({part.partition for part in store._staging._stages.load(staged).parts}) == 2
+    with mock.patch.object(_Part, "finish", autospec=True, side_effect=_Part.finish) as finished:
+        (staged,), values = _stages(store, 1, 5, calls=60, size=200)
+    loaded = store._staging._stages.load(staged)
+    assert {part.partition for part in loaded.parts} == set(range(5))
+    assert finished.call_count == len(loaded.parts) > 5
+    assert sum(len(entry.batch) for entry in loaded.entries) < 5 * 1_500
     store.commit("job", 1, [staged])
     _check_partitions(store, values)
+
+
+def test_what_is_known_of_the_parts_of_a_stage_does_not_keep_the_stage_in_memory() -> None:
+    """A commit knows those of all its stages at once."""
+    store = _open(SimulatedFileSystem())
+    store.create_topic("t")
+    staged, _ = _stage(store, "one", calls=20)
+    loaded = store._staging._stages.load(staged)
+    assert {header.obj == bytes(header) for part in loaded.parts for header in part.headers} == {True}
+
+
+def test_a_long_stage_is_read_though_the_system_reads_it_in_pieces() -> None:
+    """Linux reads two gigabytes at once and no more."""
+    files = SimulatedFileSystem()
+    store = _open(files, StageLimits())
+    store.create_topic("t")
+    staged, values = _stage(store, "one", calls=50)
+    plain = SimulatedFile.pread
+
+    def by_pieces(file: Any, length: int, position: int) -> bytes:
+        return plain(file, min(length, 1_000) if file.path.endswith(".stage") else length, position)
+
+    with mock.patch.object(SimulatedFile, "pread", by_pieces):
+        store.commit("job", 1, [staged])
+    assert _values(store) == values
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSPC])
+def test_a_message_that_could_not_be_staged_is_not_staged_twice(error: int) -> None:
+    """A stage of which nobody knows what it holds takes no more."""
+    files = SimulatedFileSystem()
+    store = _open(files)
+    store.create_topic("t")
+    stage = store.stage("job")
+    stage.publish("t", bytes(600))
+    files.fail("create", 1, error)
+    with pytest.raises(Unavailable):
+        stage.publish("t", bytes(600))
+    for refused in (lambda: stage.publish("t", bytes(600)), stage.finish):
+        with pytest.raises(UsageError, match="abandon"):
+            refused()
+    assert _left(files) == []
+
+
+def test_a_commit_that_dies_after_it_gathered_leaves_no_stage_more() -> None:
+    """However often it dies; what was staged is still there, and is committed once."""
+    files = SimulatedFileSystem()
+    store = _open(files, GATHERING)
+    store.create_topic("t", partitions=3)
+    staged, values = _stages(store, 40, 3, calls=3, size=300)
+    before = sorted(_left(files))
+    for _ in range(3):
+        died = mock.patch.object(store._volume, "commit_changes", side_effect=KeyboardInterrupt)
+        with _limited(20_000), died, pytest.raises(KeyboardInterrupt):
+            store.commit("job", 1, staged)
+        files = files.kill()
+        assert len(_left(files)) > len(before)
+        store = _open(files, GATHERING)
+        assert sorted(_left(files)) == before
+    with _limited(20_000):
+        store.commit("job", 1, staged)
+    _check_partitions(store, values)
+    assert _left(files) == []
 
 
 def test_a_stage_that_was_not_written_as_a_whole_cannot_be_finished() -> None:

@@ -166,7 +166,8 @@ def _decode_part(content: memoryview, at: int, topic_id: bytes, partition: int) 
         header = parse_header(content, at)
         if header.kind != KIND_DATA or header.offset_span != header.count:
             raise BadBytes("stage", "a part has a batch that only the owner of a log may write")
-        headers.append(content[at : at + header.header_bytes])
+        # Copied: a view would keep all of the stage in memory.
+        headers.append(memoryview(bytes(content[at : at + header.header_bytes])))
         at += header.header_bytes
     if not headers or data_start & 7:
         raise BadBytes("stage", "a part has no batches, or they begin at an odd place")

@@ -3,8 +3,8 @@ What a commit does with its stages: which parts become segments, what is copied,
 
 A part is adopted where that is worth it, and a commit holds the rest in memory while it copies it, so that is bounded. Where it would be
 too much, or would have more pieces than a frame can name, parts are adopted that are not worth it otherwise; and what is still left is
-written into one new stage, which has a few large parts instead of many small pieces. That needs no memory, and happens before anything
-is decided: a commit that dies leaves a stage more, which expires like any other.
+written into one new stage, which has a few large parts instead of many small pieces. That needs little memory, and happens before anything
+is decided: what a commit that dies leaves of it is removed when the store is opened again.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class StagedContents:
                 for share in copied.get(identity, ()):
                     for data, part_path in self._batches(share):
                         writer.add(share.log, _checked(data, part_path))
-            self.made = writer.finish()
+            self.made = writer.finish(for_now=True)
         except BaseException:
             writer.abandon()
             raise

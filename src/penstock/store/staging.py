@@ -214,7 +214,7 @@ class Staging:
         limits = CommitLimits(
             COMMIT_BYTES_MAX,
             max(1, (volume.settings.frame_bytes - _RESULT_BYTES_MAX) // ENTRY_OVERHEAD_BYTES - 1),
-            descriptors_max() * 3 // 4,
+            descriptors_max() // 2,
         )
         contents = StagedContents(self._stages, self._catalog, producer, limits, outgrown)
         try:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.arguments import shown
 from penstock.errors import BadBytes, DamagedFile, MissingData, StageNotFound, StorageFull, UsageError
-from penstock.files import descriptors_max, is_full, is_out_of_descriptors, write_fully
+from penstock.files import descriptors_max, is_full, is_out_of_descriptors, read_fully, write_fully
 from penstock.format.checksum import crc32c
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
 from penstock.format.stage import (
@@ -112,11 +112,11 @@ class _Share:
 class _Part:
     """A file that takes the batches of a stage for one log."""
 
-    def __init__(self, files: FileSystem, path: str, number: int, log: PartitionLog) -> None:
+    def __init__(self, stages: Stages, path: str, number: int, log: PartitionLog) -> None:
         self.number = number
         self.log = log
         self.path = path
-        self.file = files.create(path)
+        self.file = stages.create(path)
         self.headers: list[bytes] = []
         # Room for a segment's header and the log's state; on a page of its own, so that writing them leaves the batches alone.
         self.data_start = -(-(SEGMENT_HEADER_BYTES + log.state.room_bytes) // _PAGE_BYTES) * _PAGE_BYTES
@@ -149,7 +149,7 @@ class StageWriter:
         self._stages = stages
         self.identity = secrets.token_hex(16)
         self._path = os.path.join(stages.directory, self.identity + stages.unfinished_suffix())
-        self._file: File | None = stages.files.create(self._path)
+        self._file: File | None = stages.create(self._path)
         self._crc = 0
         self._position = 0
         self._entries = 0
@@ -178,7 +178,10 @@ class StageWriter:
         self._position += len(data)
 
     def add(self, log: PartitionLog, batch: EncodedBatch) -> None:
-        """Add a batch, which is the stage's from now on. Raises `StorageFull`; the stage is of no use then."""
+        """Add a batch, which is the stage's from now on. Raises `StorageFull`, `Unavailable`; the stage is of no use then."""
+        self._check_whole()
+        # Until it is where it belongs: it would be missing, or there twice, without anybody's notice.
+        self._is_whole = False
         share = self._shares.get(log)
         if share is None:
             share = self._shares[log] = _Share(log)
@@ -195,6 +198,11 @@ class StageWriter:
             self._write_out(share, all_of_it=False)
         if self._gathered_bytes > limits.joined_bytes and self._gathered_bytes > self._stages.gathered_bytes_max:
             self._make_room(self._stages.gathered_bytes_max)
+        self._is_whole = True
+
+    def _check_whole(self) -> None:
+        if not self._is_whole:
+            raise UsageError("the stage could not be written as a whole; abandon it and begin another one")
 
     def _make_room(self, bytes_max: int) -> None:
         """Write out the largest shares until clearly less than *bytes_max* is gathered."""
@@ -213,7 +221,7 @@ class StageWriter:
         The first batch for a log is always in the stage: an adopted segment must not be the first thing that a commit adds to a log.
         """
         share.is_placed = True
-        if len(self._parts) >= self._stages.parts_max or not self._stages.can_link():
+        if not self._stages.can_link():
             return
         if not share.inline_bytes:
             first, *others = share.batches
@@ -241,8 +249,6 @@ class StageWriter:
     def _store(self, share: _Share, batches: Sequence[EncodedBatch]) -> None:
         """Write batches to the stage, or to a part of it."""
         log = share.log
-        # Until all of them are written: what was gathered would be missing without anybody's notice.
-        self._is_whole = False
         for batch in batches:
             # The header's checksum is written when a batch is stamped; here nobody knows where it will lie.
             batch.stamp(0, 0, 0, 0, 0, 0)
@@ -255,7 +261,6 @@ class StageWriter:
                 self._write(batch.data)
                 self._entries += 1
                 share.inline_bytes += len(batch.data)
-        self._is_whole = True
 
     def _part_for(self, log: PartitionLog, size: int) -> _Part:
         """The file that takes the next batch for *log*."""
@@ -263,17 +268,23 @@ class StageWriter:
         if part is not None:
             if part.position + size + FOOTER_BYTES <= log.settings.segment_bytes or not part.headers:
                 return part
-            self._finished.append(part.finish())
+            self._finished.append(self._parts.pop(log).finish())
+        while len(self._parts) >= self._stages.parts_max:
+            # Another log begins a new one when it gets more.
+            self._finished.append(self._parts.pop(next(iter(self._parts))).finish())
         number = len(self._made)
-        part = _Part(self._stages.files, self._stages.part_path(self.identity, number), number, log)
+        part = _Part(self._stages, self._stages.part_path(self.identity, number), number, log)
         self._made.append(part)
         self._parts[log] = part
         return part
 
-    def finish(self) -> str:
-        """Make the stage durable; returns its id. Raises `StorageFull`."""
-        if not self._is_whole:
-            raise UsageError("the stage could not be written as a whole; abandon it and begin another one")
+    def finish(self, *, for_now: bool = False) -> str:
+        """
+        Make the stage durable; returns its id. Raises `StorageFull`, `Unavailable`.
+
+        *for_now*: it is for the commit that goes on, and is removed when the store is opened again.
+        """
+        self._check_whole()
         for share in self._shares.values():
             self._write_out(share, all_of_it=True)
         for part in self._parts.values():
@@ -287,8 +298,11 @@ class StageWriter:
         self._file.sync_data()
         self._file.close()
         self._file = None
-        self._stages.files.rename(self._path, self._stages.path_of(self.identity))
-        self._stages.files.sync_directory(self._stages.directory)
+        if for_now:
+            self._stages.note_for_now(self.identity)
+        else:
+            self._stages.files.rename(self._path, self._stages.path_of(self.identity))
+            self._stages.files.sync_directory(self._stages.directory)
         self._stages.note_ended(self)
         return self.identity
 
@@ -322,6 +336,7 @@ class Stages:
         self._can_link: bool | None = None
         self._open_lock = threading.Lock()
         self._open: weakref.WeakSet[StageWriter] = weakref.WeakSet()
+        self._for_now: set[str] = set()
         self._made = files.exists(self.directory)
         if self._made and not outside:
             # A process that was killed may have made it, and not its name durable.
@@ -365,6 +380,10 @@ class Stages:
         with self._open_lock:
             self._open.discard(writer)
 
+    def note_for_now(self, identity: str) -> None:
+        """A stage that was finished for one commit keeps the name of one that is being written: whoever dies leaves nothing."""
+        self._for_now.add(identity)
+
     @property
     def gathered_bytes_max(self) -> int:
         """What each stage that is being written may gather in memory: its part of what all may."""
@@ -375,7 +394,7 @@ class Stages:
     @property
     def parts_max(self) -> int:
         """How many files each stage that is being written may have open."""
-        return min(self.limits.parts_max, descriptors_max() // 2 // max(1, len(self._open)))
+        return max(1, min(self.limits.parts_max, descriptors_max() // 2 // max(1, len(self._open))))
 
     def unfinished_suffix(self) -> str:
         """How the name of a stage ends that is being written."""
@@ -391,7 +410,7 @@ class Stages:
         """Whether files here can have two names; not all file systems have that."""
         if self._can_link is None:
             path = os.path.join(self.directory, secrets.token_hex(16) + self.unfinished_suffix())
-            self.files.create(path).close()
+            self.create(path).close()
             try:
                 self.files.link(path, path + _PROBE)
             except OSError:
@@ -410,7 +429,7 @@ class Stages:
         """Where a stage lies. Raises `StageNotFound` for what cannot be an id."""
         if not isinstance(identity, str) or _NAME.fullmatch(identity) is None:
             raise StageNotFound(shown(identity))
-        return os.path.join(self.directory, identity + _SUFFIX)
+        return os.path.join(self.directory, identity + (_NEW if identity in self._for_now else _SUFFIX))
 
     def begin(self, producer: str) -> StageWriter:
         """A new stage."""
@@ -421,6 +440,17 @@ class Stages:
             self.files.sync_directory(os.path.dirname(self.directory))
             self._made = True
         return StageWriter(self, producer)
+
+    def create(self, path: str) -> File:
+        """A new file. Raises `StorageFull`, or `Unavailable`: the process may open no more files."""
+        try:
+            return self.files.create(path)
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(path) from None
+            if is_full(error):
+                raise StorageFull(path, None, None) from None
+            raise
 
     def _open_file(self, path: str, *, write: bool = False) -> File:
         try:
@@ -438,7 +468,7 @@ class Stages:
         except FileNotFoundError:
             raise StageNotFound(identity) from None
         try:
-            data = file.pread(file.size(), 0)
+            data = read_fully(file, file.size(), 0)
         finally:
             file.close()
         try:
@@ -472,6 +502,7 @@ class Stages:
         with contextlib.suppress(FileNotFoundError):
             self.files.unlink(path)
         self._remove_parts(identity)
+        self._for_now.discard(identity)
         return True
 
     def _remove_parts(self, identity: str) -> None:

@@ -21,8 +21,9 @@ from penstock.errors import (
     TopicNotFound,
     UsageError,
 )
+from penstock.journal.journal import Journal
 from penstock.testing import FakeClock, SimulatedFileSystem
-from tests.aio.helpers import Opener, counted_threads, run, stored
+from tests.aio.helpers import PATIENCE, Opener, counted_threads, run, stored
 from tests.conformance.backends import SETTINGS
 from tests.conformance.helpers import numbered
 
@@ -242,19 +243,25 @@ def test_tasks_that_make_one_topic_make_one_topic(opener: Opener) -> None:
     run(main())
 
 
-def test_the_loop_goes_on_while_the_disk_is_waited_for(opener: Opener) -> None:
-    """A publish that waits for its commit holds up no other task."""
+def test_the_loop_goes_on_while_the_disk_is_waited_for(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publish that waits for its commit holds up no other task: the disk takes until the loop had a hundred turns."""
+    turned = threading.Event()
+    plain = Journal.sync
+
+    def sync(journal: Journal) -> None:
+        assert turned.wait(PATIENCE), "the loop stands still"
+        plain(journal)
 
     async def main() -> None:
         async with opener() as store:
             await store.create_topic("t", sync="always")
-            turns = 0
+            monkeypatch.setattr(Journal, "sync", sync)
             publishing = asyncio.create_task(store.publish("t", b"x"))
-            while not publishing.done():
+            for _ in range(100):
                 await asyncio.sleep(0)
-                turns += 1
-            assert turns > 1
-            assert publishing.result().offset == 0
+                assert not publishing.done()
+            turned.set()
+            assert (await publishing).offset == 0
 
     run(main())
 

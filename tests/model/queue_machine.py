@@ -124,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
     @property
     def now(self) -> float:
         """The time of both clocks, which run alike here."""
-        return self.clock.monotonic()
+        return round(self.clock.monotonic(), 6)
 
     @property
     def ends(self) -> list[int]:

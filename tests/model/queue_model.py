@@ -50,6 +50,11 @@ class Wish:
     since: float = math.inf
     """When it was published."""
 
+    def __post_init__(self) -> None:
+        # As the store counts, in whole microseconds: a sum of floats may lie behind the moment that it means.
+        for name in ("due", "end", "since"):
+            object.__setattr__(self, name, round(getattr(self, name), 6))
+
     def levels(self, now: float) -> tuple[int, int]:
         """The lane in which it is served now: at least, and at most; it may age a little late."""
         waited = round(now - max(self.since, self.due), 6)

@@ -29,6 +29,17 @@ def test_an_idle_member_gets_half_of_what_waits_with_a_busy_one() -> None:
     assert offsets(take(idle, 3)) == [6, 7, 8]
 
 
+def test_a_member_whose_loot_has_expired_takes_more() -> None:
+    """Else it would wait, though there is a message that nobody has in hand."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(4), ttls=[100, 100, 5, 5])
+    busy = sim.store.subscribe("t", "g", lease=60)
+    assert one(busy).offset == 0
+    idle = sim.store.subscribe("t", "g")
+    sim.clock.advance(10)
+    assert offsets([one(idle)]) == [1]
+
+
 def test_what_was_handed_out_is_not_stolen() -> None:
     """Every message is with one consumer, whatever the others take."""
     sim, held = _busy(10)

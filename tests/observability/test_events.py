@@ -222,13 +222,19 @@ def test_rewriting_failed(told: Any) -> None:
 
 
 def test_coalescing_failed(sim: Sim, told: Any) -> None:
-    sim.store.create_topic("t", segment_bytes=1_000)
-    fill(sim.store)
-    sim.files.fail("create", 1, errno.EIO, count=None, path_contains=".log.tmp")
-    sim.store._volume.checkpoint()
-    sim.store._volume.checkpoint()
-    assert sim.store._volume.coalesce() == 0
-    assert told("coalescing_failed") == [{"topic": "t", "partition": 0, "error": "OSError"}]
+    sim.store.create_topic("t", segment_messages=10)
+    for value in numbered(40):
+        sim.store.publish("t", value)
+    sim.store.close()
+    file = sim.files.open(f"{PATH}/topics/t/0/{10:020}.log", write=True)
+    file.pwrite(bytes(64), 0)
+    file.close()
+    sim.restart()
+    sim.store.publish("t", b"a change")
+    for _ in range(2):
+        sim.store._volume.checkpoint()
+    sim.store._volume.coalesce()
+    assert told("coalescing_failed") == [{"topic": "t", "partition": 0, "error": "DamagedFile"}]
 
 
 def test_batch_failed(sim: Sim, told: Any) -> None:

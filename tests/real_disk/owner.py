@@ -14,6 +14,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingData, OffsetOutOfRange, StoreNotFound, Unavailable
@@ -109,7 +110,10 @@ def serve_owners() -> None:
         if child == 0:
             try:
                 own(**request)
+            except BaseException:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(1)
         _, status = os.waitpid(child, 0)
         os.write(1, b'{"ended": %d}\n' % status)

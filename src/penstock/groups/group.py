@@ -284,15 +284,19 @@ class Group:
                     deadline = now + self._lease_s
                     if member.lots:
                         begun = leasing.hand_out(member, count, deadline, found)
-                    if len(found) < count and not begun and not member.lots:
+                    while len(found) < count and not begun and not member.lots:
                         try:
-                            noted = leasing.refill(member, count)
+                            noted |= leasing.refill(member, count)
                         except (PenstockError, OSError):
                             if not found:
                                 raise
                             # The caller gets what there is, and the error with the next call.
-                        if member.lots:
-                            begun = leasing.hand_out(member, count - len(found), deadline, found)
+                        if not member.lots:
+                            break
+                        begun = leasing.hand_out(member, count - len(found), deadline, found)
+                        if found:
+                            break
+                        # All of it has expired, as what another member leased long ago may have: there may be more.
                     if not found:
                         member.starved = (
                             member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes

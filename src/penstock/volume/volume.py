@@ -947,11 +947,6 @@ class Volume:
                     count += coalesce(self._files, log, segment, pause)
                 except Corrupt as error:
                     self._tell_coalescing(log, error)  # and go on behind it
-                except OSError as error:
-                    if is_full(error):
-                        raise
-                    self._tell_coalescing(log, error)
-                    break
         return count
 
     def _tell_coalescing(self, log: PartitionLog, error: Exception) -> None:

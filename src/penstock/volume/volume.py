@@ -936,7 +936,7 @@ class Volume:
             return self._coalesce_logs(pause)
 
     def _coalesce_logs(self, pause: Callable[[], None]) -> int:
-        """What is wrong with one log is told, and stops no other one; a full disk is raised."""
+        """Damage in one log is told, and stops no other one; an error of the disk is raised."""
         count = 0
         for log in list(self._logs.values()):
             while not self._closed:

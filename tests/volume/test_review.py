@@ -25,7 +25,10 @@ from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.journal.ticket import Ticket
+    from penstock.testing import Operation
 
 PATH = "/store"
 SETTINGS = StoreSettings(
@@ -332,3 +335,48 @@ def test_an_os_topic_can_ask_for_the_interval() -> None:
     volume.append(log, encode_single(b"1"), sync=SyncMode.INTERVAL)
     volume.sync_interval_logs()
     assert log.durable_end == 1
+
+
+class _Killed(BaseException):
+    """Ends what is being done in the middle, as SIGKILL would."""
+
+
+def _kill_at(files: SimulatedFileSystem, kind: str, path_contains: str, work: Callable[[], object]) -> SimulatedFileSystem:
+    """Do *work* until just before the first operation of this kind on such a file; returns the disk as the next process finds it."""
+    disks: list[SimulatedFileSystem] = []
+
+    def kill(operation: Operation) -> None:
+        if operation.kind == kind and path_contains in operation.path:
+            files.on_operation = None
+            disks.append(files.kill())
+            raise _Killed
+
+    files.on_operation = kill
+    with pytest.raises(_Killed):
+        work()
+    return disks[0]
+
+
+@pytest.mark.parametrize("sync", [SyncMode.ALWAYS, SyncMode.OS])
+def test_a_store_killed_before_the_first_message_of_a_segment_is_in_and_killed_again_while_it_is_written_opens(sync: SyncMode) -> None:
+    """The checkpoint of the opening in between names the new, empty segment: what was never committed is cut off it, and it stays."""
+    files, volume, log = _new(TopicSettings(sync=sync, segment_bytes=600, coalesce_below_bytes=0))
+    volume.append(log, encode_single(b"1" * 500), sync=SyncMode.ALWAYS)
+    # The segment is made, and the process is killed before its first batch is in it or in the journal.
+    files = _kill_at(files, "reserve", f"{1:020d}.log", lambda: volume.append(log, encode_single(LARGE), sync=SyncMode.ALWAYS))
+    volume = _open(files)
+    log = volume.log("a")
+    assert log.segment_firsts == [0, 1]
+    # The batch is in the log, ahead of the frame that would have committed it.
+    files = _kill_at(files, "pwrite", "/journal/", lambda: volume.append(log, encode_single(LARGE), sync=SyncMode.ALWAYS))
+    for _ in range(2):
+        volume = _open(files)
+        assert volume.log("a").committed_end == 1
+        assert verify(PATH, files=files).is_sound
+        files = files.kill()
+    volume = _open(files)
+    assert volume.append(volume.log("a"), encode_single(b"2"), sync=SyncMode.ALWAYS) == 1
+    volume.close()
+    log = _open(files).log("a")
+    assert [bytes(batch.value(0) or b"") for batch in log.read(0)] == [b"1" * 500]
+    assert [bytes(batch.value(0) or b"") for batch in log.read(1)] == [b"2"]

@@ -433,12 +433,13 @@ def cut_log(log: PartitionLog, offset: int) -> None:
     """
     Remove everything at and behind *offset*, a batch boundary, from the files of a log that recovery has just read.
 
-    The caller runs recovery once more afterwards. A crash in between leaves a state that is cut again.
+    The caller runs recovery once more afterwards. A crash in between leaves a state that is cut again. A segment that begins at *offset*
+    stays, with no messages: the checkpoint may name it. So no segment before the checkpoint's is touched: those are open for reading only.
     """
     files = log._files  # noqa: SLF001
     for first in reversed(log.segment_firsts):
         segment = log.segment(first)
-        if first >= offset and first != log.segment_firsts[0]:
+        if first > offset and first != log.segment_firsts[0]:
             segment.delete()
             files.sync_directory(log.directory)
             continue

@@ -160,6 +160,16 @@ class Workload:
             model.durable = len(model.acked)  # recovery syncs all that it keeps
             assert self.volume.log(*key).committed_end == len(model.acked)
 
+    def open_what_was_left(self) -> None:
+        """Open the store after a crash, and take what is there for what was acknowledged. The oracle has checked it."""
+        self.volume = Volume.open(PATH, settings=SETTINGS, files=self.files, clock=self.clock, background=False)
+        for key, model in self.oracle.logs.items():
+            log = self.volume.log(*key)
+            model.acked = [*model.acked, *self.oracle.in_flight.get(key, ())][: log.committed_end]
+            model.durable = len(model.acked)
+            model.start = model.start_asked = log.log_start
+        self.oracle.in_flight = {}
+
     def create_topics(self) -> None:
         """Three topics: two logs with sync=always, two more in another topic, one with sync=os."""
         for name, partitions, settings in (("a", 2, ALWAYS), ("b", 1, ALWAYS), ("weak", 1, OS)):

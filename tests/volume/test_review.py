@@ -358,7 +358,9 @@ def _kill_at(files: SimulatedFileSystem, kind: str, path_contains: str, work: Ca
 
 
 @pytest.mark.parametrize("sync", [SyncMode.ALWAYS, SyncMode.OS])
-def test_a_store_killed_before_the_first_message_of_a_segment_is_in_and_killed_again_while_it_is_written_opens(sync: SyncMode) -> None:
+def test_a_store_killed_before_the_first_message_of_a_segment_is_in_and_killed_again_while_it_is_written_opens(
+    sync: SyncMode,
+) -> None:
     """The checkpoint of the opening in between names the new, empty segment: what was never committed is cut off it, and it stays."""
     files, volume, log = _new(TopicSettings(sync=sync, segment_bytes=600, coalesce_below_bytes=0))
     volume.append(log, encode_single(b"1" * 500), sync=SyncMode.ALWAYS)

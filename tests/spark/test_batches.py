@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import penstock
 from tests.cli.serving import serving
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HEADERS = "array<struct<key: string, value: binary>>"
-MESSAGE = (
-    f"key binary, value binary, partition int, timestamp timestamp, headers {HEADERS}, priority int, expires_at timestamp, "
-    "deliver_at timestamp"
-)
 
 
 def load(spark: SparkSession, store: str, topic: str = "t", **options: str) -> DataFrame:
@@ -215,56 +209,3 @@ def test_a_write_beside_a_live_owner_goes_through_it(spark: SparkSession, path: 
         assert sorted(int(one.value or b"") for one in store.read("t")) == list(range(100))
         assert len(list(store.read("u"))) == 100
         assert load(spark, path, "t,u").count() == 200
-
-
-binary = st.none() | st.binary(max_size=50)
-times = st.none() | st.datetimes(dt.datetime(1971, 1, 1), dt.datetime(9000, 1, 1)).map(lambda one: one.replace(tzinfo=dt.UTC))
-headers = st.none() | st.lists(
-    st.tuples(st.text(max_size=10).filter(lambda one: one.isprintable()), st.binary(max_size=10)), max_size=3
-)
-priorities = st.none() | st.integers(0, 2)
-messages = st.lists(
-    st.tuples(binary, binary, st.integers(0, 2), times, headers, priorities, times, times), min_size=1, max_size=60
-)
-
-
-def utc(moment: dt.datetime | None) -> dt.datetime | None:
-    return None if moment is None else moment.astimezone(dt.UTC)
-
-
-def check_round_trip(spark: SparkSession, folder: Path, rows: list[Any]) -> None:
-    """The same values, and in each partition the same order."""
-    path = str(folder / "store")
-    with open_store(path) as store:
-        store.create_topic("t", partitions=3, priorities=True)
-    save(spark.createDataFrame(rows, MESSAGE).coalesce(1), path, topic="t")
-    frame = load(spark, path, includeHeaders="true", includeDelivery="true").orderBy("partition", "offset").collect()
-    for number in range(3):
-        expected = [row for row in rows if row[2] == number]
-        found = [row for row in frame if row.partition == number]
-        assert [row.offset for row in found] == list(range(len(expected)))
-        for row, (key, value, _, time, pairs, priority, expires, due) in zip(found, expected, strict=True):
-            assert (row.key, row.value) == (key, value)
-            assert time is None or row.timestamp.astimezone(dt.UTC) == time
-            assert row.timestampType == (1 if time is None else 0)
-            assert [tuple(pair) for pair in row.headers or []] == (pairs or [])
-            assert (row.priority, utc(row.expires_at), utc(row.deliver_at)) == (priority or 0, expires, due)
-
-
-@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
-@given(rows=messages)
-def test_data_frames_keep_types_and_order(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
-) -> None:
-    """DataFrame, topic, DataFrame."""
-    check_round_trip(spark, tmp_path_factory.mktemp("trip"), rows)
-
-
-@pytest.mark.long
-@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
-@given(rows=messages)
-def test_many_data_frames_keep_types_and_order(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
-) -> None:
-    """The same, often."""
-    check_round_trip(spark, tmp_path_factory.mktemp("trip"), rows)

@@ -30,8 +30,8 @@ test: setup  ## Run the tests, without the long ones.
 
 # In an environment of its own. The usual one has the newest PySpark.
 test-spark:  ## Run the tests of the Spark data source with another PySpark (PYSPARK=4.2.1).
-	@scripts/setup $(VENV)-pyspark-$(PYSPARK) $(EXTRAS)
-	@$(VENV)-pyspark-$(PYSPARK)/bin/python -m pip install -qq --disable-pip-version-check pyspark==$(PYSPARK)
+	@echo "pyspark==$(PYSPARK)" >$(VENV)-pyspark-$(PYSPARK).constraint
+	@PIP_CONSTRAINT=$(VENV)-pyspark-$(PYSPARK).constraint scripts/setup $(VENV)-pyspark-$(PYSPARK) $(EXTRAS)
 	$(VENV)-pyspark-$(PYSPARK)/bin/python -m pytest -n 0 tests/spark $(ARGS)
 
 demo: setup  ## Show the queue at work, and topics as Spark tables.

@@ -10,6 +10,7 @@ once; if that was once too often it is *doomed*, and becomes a dead letter when 
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -256,7 +257,7 @@ class Oracle:
         for name, group in self.groups.items():
             expected = group
             if applied and any(one == name for one, _ in change.seeks):
-                expected = GroupState(list(group.base), list(group.generation), set(group.done), list(group.volatile))
+                expected = copy.deepcopy(group)
                 for (one, partition), offset in change.seeks.items():
                     if one == name:
                         expected.seek(partition, offset)

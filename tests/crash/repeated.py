@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from penstock.testing import Operation, SimulatedFileSystem
 
-OPERATIONS_MAX = 90
+OPERATIONS_MAX = (10, 30, 90)
+"""A crash comes after so many operations at most: often soon after the one before, while what that left is still there."""
 
 Kind = Literal["killed", "random", "nothing"]
 
@@ -67,12 +68,14 @@ class CrashingWorkload:
                 while self._rng.random() < 0.15:
                     power_lost |= self._crash_in_recovery()
                 self._go_on(power_lost=power_lost)
-            except Anomaly as anomaly:
-                raise Anomaly(f"seed {self._seed}, crash {number} ({kind}, before {self._before}): {anomaly}") from anomaly
+            except Exception as error:
+                # Also what the store itself raises, which goes on with what it said was well.
+                what = f"{'' if isinstance(error, Anomaly) else type(error).__name__ + ': '}{error}"
+                raise Anomaly(f"seed {self._seed}, crash {number} ({kind}, before {self._before}): {what}") from error
 
     def _arm(self, kind: Kind) -> None:
         """Let the disk crash so at one of the next operations."""
-        files, countdown = self._workload.files, self._rng.randint(1, OPERATIONS_MAX)
+        files, countdown = self._workload.files, self._rng.randint(1, self._rng.choice(OPERATIONS_MAX))
 
         def stop(operation: Operation) -> None:
             nonlocal countdown

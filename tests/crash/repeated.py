@@ -6,7 +6,8 @@ import random
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import PenstockError
-from tests.crash.workload import Anomaly
+from penstock.volume.verification import verify
+from tests.crash.workload import PATH, Anomaly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +129,11 @@ class CrashingWorkload:
         reopen = self._rng.random() < 0.05
         self._workload.oracle.check(self._workload.files.clone(), power_lost=power_lost, reopen=reopen)
         self._workload.open_what_was_left()
+        if reopen:
+            # The owner has checked only what it needed to.
+            damage = [finding for finding in verify(PATH, files=self._workload.files.clone()).findings if finding.is_damage]
+            if damage:
+                raise Anomaly(f"damage: {damage}")
 
 
 def crash_again_and_again(make: Callable[[int], Workload], seed: int, crashes: int, *, of_a_store: int) -> dict[str, int]:

@@ -8,18 +8,20 @@ under way landed or did not, acks that nobody had waited for are durable or gone
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.testing import SimulatedFileSystem
+from tests.crash import mutants
 from tests.crash.queue_workload import Workload
 from tests.crash.repeated import crash_again_and_again
 from tests.crash.test_adoption import STEPS as STEPS_OF_STAGES
 from tests.crash.test_queue_crash_states import STEPS
+from tests.crash.workload import Anomaly
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 CRASHES, FIXED_CRASHES = 500, 2_500
 CRASHES_OF_A_STORE = 30
@@ -52,3 +54,13 @@ def test_repeated_queue_crashes_of_fixed_seeds() -> None:
     done = crash_again_and_again(_make, 92_000_000, FIXED_CRASHES, of_a_store=CRASHES_OF_A_STORE)
     for step in STEPS:
         assert done.get(step, 0) > 0, f"the workload never did {step}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mutant", mutants.REPEATED_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_repeated_crashes_find_the_planted_bug(mutant: Callable[[], Any]) -> None:
+    """Each of these bugs shows after some second crash."""
+    with mutant(), pytest.raises(Anomaly) as caught:
+        crash_again_and_again(_make, 92_000_000, 3_000, of_a_store=CRASHES_OF_A_STORE)
+    print(f"{mutant.__name__}: {caught.value}")

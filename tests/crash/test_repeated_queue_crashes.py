@@ -23,7 +23,7 @@ from tests.crash.workload import Anomaly
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-CRASHES, FIXED_CRASHES = 500, 2_500
+CRASHES, FIXED_CRASHES = 900, 4_000
 CRASHES_OF_A_STORE = 30
 
 
@@ -56,8 +56,6 @@ def test_repeated_queue_crashes_of_fixed_seeds() -> None:
         assert done.get(step, 0) > 0, f"the workload never did {step}"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", mutants.REPEATED_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_repeated_crashes_find_the_planted_bug(mutant: Callable[[], Any]) -> None:
     """Each of these bugs shows after some second crash."""

@@ -16,10 +16,13 @@ from penstock.format.frame import ENTRY_BATCH
 from penstock.format.segment import FOOTER_BYTES
 from penstock.journal import checkpoints, journal, small_file
 from penstock.journal.journal import Journal
+from penstock.log import recovery as log_recovery
 from penstock.log import segment
 from penstock.log.recovery import LogRecovery
 from penstock.log.segment import Segment
+from penstock.topics.producers import Producers
 from penstock.volume import identity, topic_files
+from penstock.volume import recovery as volume_recovery
 from penstock.volume.commit_cycle import CommitCycle
 from penstock.volume.recovery import VolumeRecovery
 from penstock.volume.tickets import ChangesTicket, MoveLogStart
@@ -274,6 +277,39 @@ def half_a_batch_stays_after_a_full_disk() -> Any:
     return _patched((Segment, "_roll_back", stay))
 
 
+def the_segment_that_the_checkpoint_names_is_cut_away() -> Any:
+    """Of what was never committed not only the messages go: also the segment, which was empty when the last opening recorded it."""
+
+    def cut(log: PartitionLog, offset: int) -> None:
+        log_recovery.cut_log(log, offset)
+        if offset in log.segment_firsts[1:]:
+            log.segment(offset).delete()
+
+    return _patched((volume_recovery, "cut_log", cut))
+
+
+def a_replayed_commit_is_not_in_the_checkpoint_of_the_opening() -> Any:
+    """The next crash forgets it, unless another checkpoint comes before."""
+    snapshot = Producers.snapshot
+    opening: list[Producers] = []
+
+    def recovered(self: Producers, *_: object) -> None:
+        opening.append(self)
+
+    def without_the_newest(self: Producers) -> bytes:
+        if self not in opening:
+            return snapshot(self)
+        opening.remove(self)
+        older = {
+            producer: {number: one for number, one in known.items() if number != max(known)}
+            for producer, known in self._transactions.items()
+        }
+        with _patched((self, "_transactions", older)):
+            return snapshot(self)
+
+    return _patched((Producers, "recovered", recovered), (Producers, "snapshot", without_the_newest))
+
+
 STATE_MUTANTS: list[Callable[[], Any]] = [
     ack_before_fsync,
     no_directory_fsync_after_rename,
@@ -288,3 +324,9 @@ STATE_MUTANTS: list[Callable[[], Any]] = [
     large_batch_not_synced_before_its_frame,
 ]
 """Those that crash states alone must find."""
+
+REPEATED_MUTANTS: list[Callable[[], Any]] = [
+    the_segment_that_the_checkpoint_names_is_cut_away,
+    a_replayed_commit_is_not_in_the_checkpoint_of_the_opening,
+]
+"""Those that a store shows which crashes again after it went on from a crash."""

@@ -4,11 +4,13 @@ A workload on a whole store, with an oracle that knows what must be there after 
 Like `workload.py`, one floor higher: transactions over topics and groups, two-phase commits, dead letters, seeks, deduplication keys.
 Each of them is a *change*: messages for logs, messages that groups finish, cursors that move, a number that is committed. While it is
 under way the oracle holds it in `flight`, and after a crash all of it is there or nothing of it. Acks that nobody waited for are
-*volatile*: of those a crash may keep any number, from the first one on.
+*volatile*: of those a crash may keep any number, from the first one on. A message that was in somebody's hands may have failed by it,
+once; if that was once too often it is *doomed*, and becomes a dead letter when its group is asked for messages.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from penstock.errors import PenstockError, StageNotFound, TransactionFenced
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
+from penstock.topics.producers import TRANSACTIONS_KEPT
 from penstock.topics.stages import StageLimits
 from tests.crash.workload import Anomaly
 
@@ -62,6 +65,8 @@ class GroupState:
     """Acked by nobody who waited, in order."""
     failures: dict[Place, int] = field(default_factory=dict)
     durable_failures: dict[Place, int] = field(default_factory=dict)
+    doomed: set[Place] = field(default_factory=set)
+    """Failed too often, by a crash, and not dead letters yet."""
 
     def is_done(self, place: Place) -> bool:
         """Whether that is durable."""
@@ -72,6 +77,7 @@ class GroupState:
         self.done.add(place)
         self.failures.pop(place, None)
         self.durable_failures.pop(place, None)
+        self.doomed.discard(place)
 
     def seek(self, partition: int, offset: int) -> None:
         """Durably."""
@@ -79,6 +85,7 @@ class GroupState:
         self.generation[partition] += 1
         self.done = {place for place in self.done if place[0] != partition}
         self.volatile = [place for place in self.volatile if place[0] != partition]
+        self.doomed = {place for place in self.doomed if place[0] != partition}
         for table in (self.failures, self.durable_failures):
             for place in [one for one in table if one[0] == partition]:
                 del table[place]
@@ -97,6 +104,16 @@ class Change:
     messages: int = 0
     stages: tuple[str, ...] = ()
     dedup_key: str = ""
+    moves: dict[bytes, tuple[str, Place]] = field(default_factory=dict)
+    """Dead letters of doomed messages: any of them, each with its message or not at all."""
+
+    def as_found(self, letters: list[bytes]) -> Change:
+        """The same, if *letters* are what there is of `moves`. Raises `Anomaly`."""
+        if not self.moves:
+            return self
+        if len(set(letters)) < len(letters) or not self.moves.keys() >= set(letters):
+            raise Anomaly(f"phantom: the dead letters {letters}, of which only {list(self.moves)} were due")
+        return Change({DEAD: letters} if letters else {}, [self.moves[letter] for letter in letters])
 
 
 @dataclass
@@ -131,7 +148,9 @@ class Oracle:
             self.groups[name].seek(partition, offset)
         self.box -= set(change.box)
         if change.number is not None:
+            # One less than are kept: another one may be under way.
             self.results[change.number] = change.messages
+            self.results = {one: self.results[one] for one in sorted(self.results)[1 - TRANSACTIONS_KEPT :]}
             self.stages = {one: made for one, made in self.stages.items() if made[0] >= self.committed_us}
             self.committed_us = self.clock.now_us()
         for identity in change.stages:
@@ -148,6 +167,28 @@ class Oracle:
             group.volatile = []
             group.durable_failures = dict(group.failures)
 
+    def resolve(self, store: Store) -> None:
+        """Take what *store* has after a crash for what was acknowledged; nobody uses it yet, and it was checked."""
+        observed = Observed(store, self.results, self.flight)
+        self.flight = change = self._as_found(observed)
+        applied = self._check_change(observed, change)
+        if applied:
+            self.land()
+        elif change.number is None:
+            # Those that were being aborted.
+            there = {identity for identity, _, _ in store._staging._stages.all()}
+            self.stages = {one: made for one, made in self.stages.items() if one not in change.stages or one in there}
+        self.flight = Change()
+        for name, group in self.groups.items():
+            flying = [place for one, place in change.finished if one == name]
+            for place in [*group.volatile, *flying]:
+                if place in observed.finished[name]:
+                    group.finish(place)
+            group.volatile = []
+            group.failures = dict(observed.failures[name])
+            group.durable_failures = dict(observed.failures[name])
+            group.doomed = set(observed.doomed[name])
+
     # -- checking ---------------------------------------------------------------------------------------------------
 
     def check(self, files: SimulatedFileSystem, *, power_lost: bool, reopen: bool = False) -> None:
@@ -155,8 +196,9 @@ class Oracle:
         store = self._open(files)
         try:
             observed = Observed(store, self.results, self.flight)
-            applied = self._check_change(observed)
-            self._check_groups(observed, applied=applied)
+            change = self._as_found(observed)
+            applied = self._check_change(observed, change)
+            self._check_groups(observed, change, applied=applied)
             self._check_dead_letters(observed)
             self._check_stages(files, store, applied=applied)
             if reopen:
@@ -175,9 +217,12 @@ class Oracle:
         except PenstockError as error:
             raise Anomaly(f"unbootable after {files.origin}: {type(error).__name__}: {error}") from error
 
-    def _check_change(self, observed: Observed) -> bool | None:
-        """What was acknowledged is there; of the change under way all or nothing is. Returns which; None if it cannot be told."""
-        change = self.flight
+    def _as_found(self, observed: Observed) -> Change:
+        """What is under way; of messages that were to be moved to the dead letters those that were."""
+        return self.flight.as_found(observed.logs[DEAD][len(self.logs[DEAD]) :])
+
+    def _check_change(self, observed: Observed, change: Change) -> bool | None:
+        """What was acknowledged is there; of *change* all or nothing is. Returns which; None if it cannot be told."""
         signs: dict[str, bool] = {}
         for key, acked in self.logs.items():
             found = observed.logs[key]
@@ -208,16 +253,16 @@ class Oracle:
                 raise Anomaly(f"commit {number} gave {messages}, and is now {observed.results[number]}")
         return next(iter(signs.values()), None)
 
-    def _check_groups(self, observed: Observed, *, applied: bool | None) -> None:
+    def _check_groups(self, observed: Observed, change: Change, *, applied: bool | None) -> None:
         for name, group in self.groups.items():
             expected = group
-            if applied and any(one == name for one, _ in self.flight.seeks):
-                expected = GroupState(list(group.base), list(group.generation), set(group.done), list(group.volatile))
-                for (one, partition), offset in self.flight.seeks.items():
+            if applied and any(one == name for one, _ in change.seeks):
+                expected = copy.deepcopy(group)
+                for (one, partition), offset in change.seeks.items():
                     if one == name:
                         expected.seek(partition, offset)
             found = observed.finished[name]
-            flying = {place for one, place in self.flight.finished if one == name}
+            flying = {place for one, place in change.finished if one == name}
             volatile = [place for place in expected.volatile if place not in flying]
             for partition in (0, 1):
                 for offset in range(len(observed.logs["in", partition])):
@@ -230,9 +275,9 @@ class Oracle:
             kept = [place in found for place in volatile]
             if kept != sorted(kept, reverse=True):
                 raise Anomaly(f"half-applied acks of {name}: {list(zip(volatile, kept, strict=True))}")
-            for place, least in expected.durable_failures.items():
-                count = observed.failures[name].get(place, 0)
-                if place not in found and not least <= count <= expected.failures.get(place, 0) + 1:
+            for place in {*expected.durable_failures, *observed.failures[name]} - found:
+                least, count = expected.durable_failures.get(place, 0), observed.failures[name].get(place, 0)
+                if not least <= count <= expected.failures.get(place, 0) + 1:
                     raise Anomaly(f"delivery-count: {place} of {name} had failed {least} times, now {count}")
 
     def _check_dead_letters(self, observed: Observed) -> None:
@@ -295,10 +340,11 @@ class Oracle:
                 raise Anomaly(f"repeated commit: {result}, first it was {messages} messages")
         for number in set(range(max(known, default=0))) - known:
             try:
-                store.commit(PRODUCER, number, [])
+                result = store.commit(PRODUCER, number, [])
             except TransactionFenced:
                 continue
-            raise Anomaly(f"not fenced: number {number} was passed over")
+            if number > min(known) or not result.duplicate:
+                raise Anomaly(f"not fenced: number {number} was passed over")
         clock = store._clock
         assert isinstance(clock, FakeClock)
         for step in (1, 2, 3):
@@ -395,6 +441,7 @@ class Observed:
         self.generations: dict[tuple[str, int], int] = {}
         self.finished: dict[str, set[Place]] = {}
         self.failures: dict[str, dict[Place, int]] = {}
+        self.doomed: dict[str, set[Place]] = {}
         for name in GROUPS:
             cursors = store._group("in", name).cursors
             self.generations |= {(name, cursor.partition): cursor.generation for cursor in cursors}
@@ -406,6 +453,12 @@ class Observed:
             }
             self.failures[name] = {
                 (cursor.partition, offset): failure.count for cursor in cursors for offset, failure in cursor.failures.items()
+            }
+            self.doomed[name] = {
+                (cursor.partition, offset)
+                for cursor in cursors
+                for offset, failure in cursor.failures.items()
+                if failure.condemned or failure.count >= MAX_DELIVERIES
             }
         self.results: dict[int, int | None] = {}
         for number in (*results, *([] if flight.number is None else [flight.number])):
@@ -457,6 +510,12 @@ class Workload:
         """Open or reopen the store."""
         self.store = open_store(self.files, self.clock)
         self.held = []
+        self.consumers = {}
+
+    def open_what_was_left(self) -> None:
+        """Open the store after a crash, and take what is there for what was acknowledged. The oracle has checked it."""
+        self.open()
+        self.oracle.resolve(self.store)
 
     def create_topics(self) -> None:
         """Three topics, and two groups on the first."""
@@ -500,6 +559,8 @@ class Workload:
         if only:
             choices = [(weight, step) for weight, step in choices if step.__name__ in only]
         weights = [weight for weight, _ in choices]
+        if not self.consumers:
+            self.subscribe()
         for _ in range(steps):
             step = self.rng.choices([one for _, one in choices], weights)[0]
             self.clock.advance(self.rng.choice([0.001, 0.5, 3]))
@@ -574,9 +635,23 @@ class Workload:
     # -- consuming --------------------------------------------------------------------------------------------------
 
     def take(self) -> object:
-        """Some messages for one of the groups."""
+        """Some messages for one of the groups, whose doomed messages become dead letters then, all or some."""
         before = self.store._volume.commits
-        found = self.consumers[self.rng.choice(list(GROUPS))].get_many(self.rng.randint(1, 3), timeout=0)
+        name = self.rng.choice(list(GROUPS))
+        oracle = self.oracle
+        oracle.flight = Change(
+            moves={
+                _letter(name, place, 0, oracle.logs["in", place[0]][place[1]]): (name, place)
+                for place in oracle.groups[name].doomed
+            }
+        )
+        found = self.consumers[name].get_many(self.rng.randint(1, 3), timeout=0)
+        if oracle.flight.moves:
+            # Their topic is made with the first of them.
+            is_made = any(info.name == DEAD[0] for info in self.store.topics())
+            letters = self.store.read(DEAD[0], start=len(oracle.logs[DEAD])) if is_made else ()
+            oracle.flight = oracle.flight.as_found([_text(message) for message in letters])
+        oracle.land()
         for message in found:
             place = (message.partition, message.offset)
             if self._group(message).is_done(place) or place in self._group(message).volatile:

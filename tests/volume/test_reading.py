@@ -12,6 +12,8 @@ import penstock
 from penstock.errors import BadName, BadSetting, OffsetOutOfRange, StoreLocked, StoreNotFound, TopicExists, TopicNotFound
 from penstock.format.batch import encode_batch, encode_single
 from penstock.format.batch_header import Producer
+from penstock.journal.checkpoints import Checkpoints
+from penstock.log.positions import PositionsReader
 from penstock.log.segment import parse_segment_name
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.store import Store
@@ -273,6 +275,82 @@ def test_a_reader_after_a_reboot_serves_the_last_checkpoint() -> None:
     assert _open(disk).log("t").committed_end == 6
 
 
+def _look(reader: VolumeReader, name: str) -> tuple[bytes, list[tuple[int, int, int]]] | None:
+    """What *reader* knows of a topic."""
+    try:
+        record = reader.topic(name)
+    except TopicNotFound:
+        return None
+    logs = [reader.log(name, partition) for partition in range(record.partitions)]
+    return record.topic_id, [(log.log_epoch, log.log_start, log.committed_end) for log in logs]
+
+
+def test_a_reader_that_asks_for_some_topics_sees_of_them_what_one_that_asks_for_all_sees(rng: random.Random) -> None:
+    """Whatever the owner does meanwhile: topics that come, go and come again, retention, another owner."""
+    files, names = SimulatedFileSystem(), ["a", "b", "c", "d"]
+    volume = _open(files)
+    volume.create_topic("a", 2, SMALL)
+    some, every = VolumeReader.open(PATH, files=files), VolumeReader.open(PATH, files=files)
+    done: set[str] = set()
+    for _ in range(600):
+        name = rng.choice(names)
+        step = rng.choices(["append", "create", "delete", "retain", "restart"], [20, 2, 1, 3, 1])[0]
+        there = name in {record.name for record in volume.topics}
+        if step == "restart":
+            volume.close()
+            volume = _open(files)
+        elif step == "create" and not there:
+            volume.create_topic(name, rng.randint(1, 3), SMALL)
+        elif there and step == "delete":
+            volume.delete_topic(name)
+        elif there and step == "append":
+            for _ in range(rng.randint(1, 20)):
+                volume.append(volume.log(name), encode_single(b"v" * 300))
+        elif there and step == "retain":
+            volume.checkpoint()
+            volume.checkpoint()
+            step = "retain" if volume.retain(volume.log(name), messages_max=5)[0] else "nothing"
+        else:
+            continue
+        done.add(step)
+        wanted = rng.sample(names, rng.randint(1, 4))
+        assert some.refresh_topics(wanted)
+        assert every.refresh()
+        assert [_look(some, name) for name in wanted] == [_look(every, name) for name in wanted]
+    assert done >= {"append", "create", "delete", "retain", "restart"}
+
+
+def test_asking_for_one_topic_costs_nothing_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither their positions nor their files are looked at; nor is the checkpoint, which may be large, before the store has an owner."""
+    files = SimulatedFileSystem()
+    volume = _open(files)
+    for name in ("t", "other"):
+        volume.create_topic(name, 1, SMALL)
+    reader = VolumeReader.open(PATH, files=files)
+    reader.refresh_topics(["t"])
+    volume.checkpoint()
+    disk = files.crash(random.Random(2), keep="everything")
+    rebooted = VolumeReader.open(PATH, files=disk)
+    assert not rebooted.is_live
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("all of them are looked at")
+
+    with monkeypatch.context() as patch:
+        for place, name in ((PositionsReader, "_decode"), (PositionsReader, "_find_places"), (Checkpoints, "load")):
+            patch.setattr(place, name, refuse)
+        patch.setattr("penstock.volume.reader.read_topics", refuse)
+        for number in range(10):
+            volume.append(volume.log("t"), encode_single(b"1"))
+            assert reader.refresh_topics(["t"])
+            assert reader.log("t").committed_end == number + 1
+            assert rebooted.refresh_topics(["t"])
+    owner = _open(disk)
+    owner.append(owner.log("t"), encode_single(b"2"))
+    assert rebooted.refresh_topics(["t"])
+    assert (rebooted.is_live, rebooted.log("t").committed_end) == (True, 1)
+
+
 def test_a_reader_learns_of_retention_from_an_owner_that_died_in_a_change() -> None:
     """Its ends stay as they were, but the start must move: else files that retention took would look lost."""
     files, clock = SimulatedFileSystem(), FakeClock()
@@ -287,7 +365,7 @@ def test_a_reader_learns_of_retention_from_an_owner_that_died_in_a_change() -> N
     assert volume.retain(volume.log("t"), messages_max=20)[0] > 0
     words = volume._positions.words
     words[7] += 1  # Several ends were about to move.
-    reader.refresh()
+    assert not reader.refresh_topics(["t"])
     assert (log.log_start, log.committed_end) == (volume.log("t").log_start, end)
     with pytest.raises(OffsetOutOfRange):
         log.read(0)

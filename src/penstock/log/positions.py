@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock.files import FileSystem, SharedMap
+
+    Key = tuple[bytes, int]
+    """The id of a topic, and a partition."""
 
 MAGIC = int.from_bytes(b"PNSTKPOS", "little")
 VERSION = 1
@@ -161,8 +166,17 @@ class PositionsReader:
         self._capacity = 0
         self._map: SharedMap | None = None
         self._words: memoryview | None = None
+        self._seen = (0, 0)
+        """The owner and the number of slots of the last snapshot."""
+        self._places: dict[Key, int] = {}
+        """The first word of each slot that was in it, once they were asked for."""
 
-    def snapshot(self) -> dict[tuple[bytes, int], Position] | None:
+    @property
+    def counts(self) -> bool:
+        """Whether the file tells of this store in this boot."""
+        return self._ready() is not None
+
+    def snapshot(self) -> dict[Key, Position] | None:
         """
         The committed ends of all logs at one moment, or None if the file does not count (other boot, other store, no file).
 
@@ -180,12 +194,55 @@ class PositionsReader:
             if slots > self._capacity:
                 self._remap(slots)
                 continue
+            owner = words[_OWNER]
             content = bytes(words[: HEADER_WORDS + slots * SLOT_WORDS])
             if words[_SEQUENCE] == before:
+                if self._seen != (owner, slots):
+                    self._seen, self._places = (owner, slots), {}
                 return self._decode(content)
         raise Unavailable(f"{self._path} is being changed; the owner may have died, open the store again later")
 
-    def log_starts(self) -> dict[tuple[bytes, int], int]:
+    def some(self, keys: Collection[Key]) -> dict[Key, Position] | None:
+        """
+        Like `snapshot`, of these logs alone: it costs the same however many others there are.
+
+        None if that cannot be told without a new snapshot: the owner is another one, topics came, one of these went, or `snapshot` would
+        raise.
+        """
+        for _ in range(SNAPSHOT_ATTEMPTS):
+            words = self._ready()
+            if words is None:
+                return None
+            before = words[_SEQUENCE]
+            if before & 1:
+                continue
+            if (words[_OWNER], words[_SLOTS]) != self._seen:
+                return None
+            places = self._places or self._find_places(words)
+            found = {}
+            for key in keys:
+                at = places.get(key)
+                if at is None or words[at + 6]:
+                    return None
+                found[key] = Position(words[at + 3], words[at + 4], words[at + 5], words[at + 7])
+            if words[_SEQUENCE] == before:
+                return found
+        return None
+
+    def _find_places(self, words: memoryview) -> dict[Key, int]:
+        """Once for each owner and number of slots: nobody moves a slot. Deleted ones are among them."""
+        owner, slots = self._seen
+        view = memoryview(bytes(words[: HEADER_WORDS + slots * SLOT_WORDS]))
+        numbers = view.cast("Q")
+        places = {
+            (bytes(view[at * 8 : at * 8 + 16]), numbers[at + 2]): at for at in range(HEADER_WORDS, len(numbers), SLOT_WORDS)
+        }
+        # The next owner may have begun to write its own.
+        if (words[_OWNER], words[_SLOTS]) == (owner, slots) and not words[_SEQUENCE] & 1:
+            self._places = places
+        return places
+
+    def log_starts(self) -> dict[Key, int]:
         """
         Where each log begins, as far as that can be told in the middle of a change: what `snapshot` cannot give after a crash.
 
@@ -236,7 +293,7 @@ class PositionsReader:
         self._map, self._words, self._capacity = grown, grown.view.cast("Q"), capacity
         return True
 
-    def _decode(self, content: bytes) -> dict[tuple[bytes, int], Position]:
+    def _decode(self, content: bytes) -> dict[Key, Position]:
         view = memoryview(content)
         numbers = view.cast("Q")
         found = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from penstock.arguments import check_texts
-from penstock.errors import Closed, ReadOnly
+from penstock.errors import Closed, ReadOnly, TopicNotFound
 from penstock.store import reading
 from penstock.store.reading import TopicPositions
 from penstock.store.stats import StoreStats, TopicStats
@@ -17,7 +18,7 @@ from penstock.volume.reader import VolumeReader
 if TYPE_CHECKING:
     import datetime as dt
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from penstock.files import FileSystem
     from penstock.log.log_reader import LogReader
@@ -42,10 +43,14 @@ class ReadOnlyStore:
         """The files behind it."""
         return self._reader
 
-    def _refresh(self) -> None:
+    def _refresh(self, names: Collection[str] | None = None) -> None:
+        """See what is committed now; with *names*, of these topics alone."""
         if self._closed:
             raise Closed(self.path)
-        self._reader.refresh()
+        if names is None:
+            self._reader.refresh()
+        else:
+            self._reader.refresh_topics(names)
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""
@@ -56,21 +61,15 @@ class ReadOnlyStore:
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises `TopicNotFound`."""
         with self._lock:
-            self._refresh()
-            self._reader.log(name)
-            return next(
-                TopicInfo(one.name, one.topic_id, one.partitions, one.settings)
-                for one in self._reader.topics
-                if one.name == name
-            )
+            self._refresh([name])
+            one = self._reader.topic(name)
+            return TopicInfo(one.name, one.topic_id, one.partitions, one.settings)
 
     def _logs(self, topic: str, partition: int | None) -> list[tuple[int, LogReader]]:
-        self._refresh()
+        self._refresh([topic])
         if partition is not None:
             return [(partition, self._reader.log(topic, partition))]
-        first = self._reader.log(topic)
-        count = next(one.partitions for one in self._reader.topics if one.name == topic)
-        return [(number, first if number == 0 else self._reader.log(topic, number)) for number in range(count)]
+        return [(number, self._reader.log(topic, number)) for number in range(self._reader.topic(topic).partitions)]
 
     def read(
         self,
@@ -107,12 +106,13 @@ class ReadOnlyStore:
         """See `Store.positions`."""
         wanted = {check_name("topic", name) for name in check_texts("topics", topics, "names of topics")}
         with self._lock:
-            self._refresh()
+            self._refresh(wanted)
             found = {}
-            for one in self._reader.topics:
-                if one.name in wanted:
-                    logs = [self._reader.log(one.name, number) for number in range(one.partitions)]
-                    found[one.name] = TopicPositions(
+            for name in sorted(wanted):
+                with contextlib.suppress(TopicNotFound):
+                    one = self._reader.topic(name)
+                    logs = [self._reader.log(name, number) for number in range(one.partitions)]
+                    found[name] = TopicPositions(
                         one.topic_id,
                         max(log.log_epoch for log in logs),
                         {number: log.log_start for number, log in enumerate(logs)},

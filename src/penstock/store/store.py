@@ -705,7 +705,7 @@ class Store:
         """Where the partitions of *topics* begin and end, all at one moment. Topics that are not there are left out."""
         self._check_open()
         wanted = {check_name("topic", name) for name in check_texts("topics", topics, "names of topics")}
-        found = [topic for topic in self._catalog.all() if topic.name in wanted]
+        found = self._catalog.named(wanted)
         ends = iter(self._volume.ends([log for topic in found for log in topic.logs]))
         return {
             topic.name: TopicPositions(

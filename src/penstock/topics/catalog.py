@@ -14,7 +14,7 @@ from penstock.values import MESSAGE_BYTES_MAX, MIB, NAME_CHARACTERS_MAX, SyncMod
 from penstock.volume.topic_files import TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.clock import Clock
     from penstock.topics.producers import Producers
@@ -62,6 +62,10 @@ class Catalog:
     def all(self) -> list[Topic]:
         """All topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
+
+    def named(self, names: Iterable[str]) -> list[Topic]:
+        """Those of these names that are there, by name."""
+        return [topic for name in sorted(names) if (topic := self._topics.get(name)) is not None]
 
     def get(self, name: str) -> Topic:
         """The topic of that name. Raises `BadName` or `TopicNotFound`."""

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.errors import BadBytes, BatchTooLarge, Closed, OffsetOutOfRange, OutcomeUnknown, StorageFailed, StorageFull
+from penstock.errors import (
+    BadBytes,
+    BatchTooLarge,
+    Closed,
+    MissingData,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    StorageFailed,
+    StorageFull,
+)
 from penstock.format.batch import EncodedBatch, encode_batch, encode_single
 from penstock.format.batch_header import Producer
 from penstock.format.compression import Codec
@@ -382,3 +391,24 @@ def test_a_store_killed_before_the_first_message_of_a_segment_is_in_and_killed_a
     log = _open(files).log("a")
     assert [bytes(batch.value(0) or b"") for batch in log.read(0)] == [b"1" * 500]
     assert [bytes(batch.value(0) or b"") for batch in log.read(1)] == [b"2"]
+
+
+def test_a_store_whose_newest_segment_is_missing_and_was_empty_is_repaired() -> None:
+    """Nothing is lost, and opening it says that a file is gone: so repair must do something about it."""
+    files, volume, log = _new(TopicSettings(segment_bytes=600, coalesce_below_bytes=0))
+    volume.append(log, encode_single(b"1" * 500))
+    files = _kill_at(files, "reserve", f"{1:020d}.log", lambda: volume.append(log, encode_single(LARGE)))
+    _open(files)
+    files = files.kill()
+    gone = f"{PATH}/topics/a/0/{1:020d}.log"
+    files.unlink(gone)
+    with pytest.raises(MissingData, match="the last checkpoint names this segment"):
+        _open(files)
+    [lost] = repair(PATH, files=files).lost
+    assert (lost.path, lost.first_offset, lost.end_offset) == (gone, 1, 1)
+    volume = _open(files)
+    assert volume.append(volume.log("a"), encode_single(b"2")) == 1
+    volume.close()
+    assert verify(PATH, files=files).is_sound
+    log = _open(files).log("a")
+    assert [bytes(log.read(offset)[0].value(0) or b"") for offset in (0, 1)] == [b"1" * 500, b"2"]

@@ -178,6 +178,10 @@ class Repairer:
             expected = result.end
         if expected < known:
             result = self._fill(identity, record, directory, expected, known, result)
+        elif row is not None and row.position and row.segment_first == known and known not in firsts:
+            # Noted, so that a checkpoint is made that does not name it.
+            path = os.path.join(directory, segment_name(known))
+            self._lost.append(Lost(path, known, known, "the segment was missing; it held no messages"))
         return result
 
     def _fill(self, identity: LogIdentity, record: TopicRecord, directory: str, first: int, end: int, before: LogRow) -> LogRow:

@@ -38,7 +38,7 @@ def use(native, http, token):
         print(f"published over HTTP: partition {receipt['partition']}, offset {receipt['offset']}")
 
         group = f"{http}/v1/topics/orders/groups/billing"
-        (got,) = post(f"{group}/receive", token, {"max": 1, "wait": 30})["messages"]
+        (got,) = post(f"{group}/receive", token, {"max_messages": 1, "wait": 30})["messages"]
         assert got["value"] == "two books"
         post(f"{group}/ack", token, {"receipts": [got["receipt"]], "wait": True})
 

@@ -1,11 +1,16 @@
 """A trace from a publisher through a worker to what the worker publishes, by one call. Needs opentelemetry-sdk."""
 
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
 import penstock
 from penstock import telemetry
+
+try:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+except ImportError:
+    raise SystemExit(
+        "this example needs the OpenTelemetry SDK, which `otel` leaves to you: pip install opentelemetry-sdk"
+    ) from None
 
 exporter = InMemorySpanExporter()  # your program has one that sends spans somewhere
 provider = TracerProvider()

@@ -45,6 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(run_seed())
 
 
+# Before xdist deals the tests out.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the soak: it takes minutes and little of the machine, so the other tests run beside it."""
+    items.sort(key=lambda item: "tests/soak/" not in item.nodeid)
+
+
 def pytest_report_header() -> str:
     """Print the seed at the top of the run."""
     return f"seed: {SEED_VARIABLE}={run_seed()}"

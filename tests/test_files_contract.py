@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.files import LockHeld, RealFileSystem, write_buffers_fully, write_fully
+from penstock.files import LockHeld, NotRegular, RealFileSystem, write_buffers_fully, write_fully
 from penstock.memory_files import MemoryFileSystem
 from penstock.testing import SimulatedFileSystem
 
@@ -442,16 +442,27 @@ def test_a_file_is_no_folder(files: FileSystem, folder: str) -> None:
 def test_a_folder_is_no_file(files: FileSystem, folder: str) -> None:
     path = f"{folder}/d"
     files.make_directory(path)
+    with pytest.raises(IsADirectoryError):
+        files.unlink(path)
     for call in (
+        lambda: files.open(path),
         lambda: files.open(path, write=True),
-        lambda: files.unlink(path),
         lambda: files.lock(path),
         lambda: files.map_shared(path, 10, write=True),
     ):
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(NotRegular, match="not a regular file"):
             call()
-    with pytest.raises(OSError, match="not a regular file"):
-        files.open(path)
+
+
+def test_who_holds_a_lock_can_be_asked_without_taking_it(files: FileSystem, folder: str) -> None:
+    path = f"{folder}/LOCK"
+    assert files.lock_holder(path) is None
+    lock = files.lock(path, shares=True)
+    holder = files.lock_holder(path)
+    assert holder is not None
+    assert holder["shares"] is True
+    lock.release()
+    assert files.lock_holder(path) is None
 
 
 def test_only_an_empty_folder_is_removed(files: FileSystem, folder: str) -> None:

@@ -214,7 +214,7 @@ def test_i37_a_topic_that_is_made_again_has_nothing_of_the_deleted_one() -> None
     with pytest.raises(TopicNotFound):
         store.read("t")
     with pytest.raises(TopicNotFound):
-        store.subscribe("t", "g")
+        store.subscribe("t", "g", create=False)
     assert store.topics() == []
     assert place.lose_power().topics() == []
     new = place.store.create_topic("t")

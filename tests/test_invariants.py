@@ -506,7 +506,9 @@ def test_r7_publishing_stops_at_the_floor_before_the_disk_is_full() -> None:
     with pytest.raises(StorageFull) as caught:
         volume.append(volume.log("t"), encode_single(b"x" * 500))
     assert caught.value.floor_bytes == 9_990_000
-    assert "below the floor" in str(caught.value)
+    assert caught.value.free_bytes is not None
+    assert f"{caught.value.free_bytes:,} bytes are free" in str(caught.value)
+    assert "9,990,000 must stay free" in str(caught.value)
 
 
 def test_r8_small_files_are_replaced_atomically() -> None:

@@ -18,22 +18,29 @@ PenstockError
 │   ├── StoreNotFound       the folder holds no store
 │   ├── TopicNotFound       the topic or partition does not exist
 │   ├── GroupNotFound       the topic has no such group
+│   ├── MemberNotFound      the group has no such member now
 │   ├── StageNotFound       the stage was never made, was aborted or has expired
 │   ├── OffsetOutOfRange    the offset was removed by retention, or is not written yet
 │   ├── DataLost            messages that a Spark query has yet to read, or had read, are gone
 │   └── PositionLost        a position in a database does not fit the topic any more
 ├── Unavailable             try again later; nothing was changed
 │   ├── StoreLocked         another process owns the store
+│   ├── ServerStopping      the server is stopping, and begins nothing new
 │   ├── StorageFull         the disk has no room for it
+│   ├── NoAccess            a file or folder of the store cannot be opened, most often for want of a right
 │   ├── ProducerFull        the producer holds as many messages as it may
 │   └── WaitTimeout         the time to wait has passed
 ├── Conflict                somebody else has taken over; nothing was changed, drop the work
 │   ├── LeaseExpired        the message went back to its group, or to another consumer
+│   ├── ConsumerEvicted     somebody took the consumer out of its group
 │   ├── ProducerFenced      a newer producer of the same name has begun
 │   ├── SequenceGap         a batch of a producer is missing before this one
 │   ├── TransactionFenced   a transaction with a higher number was committed
+│   ├── TransactionChanged  a transaction with this number was committed, with other messages
+│   ├── LimitReached        there are as many of these as may be
 │   └── TakenOver           another process does this database's work now
 ├── Unauthenticated         nobody known asks: send a valid token; nothing was changed
+├── AccessDenied            the operating system does not let this user use the store's files; nothing was changed
 ├── PermissionDenied        the token does not allow it: ask for the right; nothing was changed
 ├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
 ├── PipelineFailed          Spark ended a pipeline with an error
@@ -66,6 +73,10 @@ class UsageError(PenstockError):
     code = "USAGE_ERROR"
 
 
+HIDDEN = "(not shown)"
+"""The value of a setting that nobody should read: of an unknown name it may be a key or a password under a mistyped one."""
+
+
 class BadSetting(UsageError):
     """A setting has a wrong name, type or value."""
 
@@ -76,6 +87,8 @@ class BadSetting(UsageError):
         self.name, self.value, self.reason = name, value, reason
 
     def __str__(self) -> str:
+        if self.value == HIDDEN:
+            return f"setting {self.name}: {self.reason}"
         return f"setting {self.name}={self.value!r}: {self.reason}"
 
 
@@ -265,6 +278,19 @@ class GroupNotFound(NotFound):
         return f"topic {self.topic!r} has no group {self.group!r}; subscribing makes one"
 
 
+class MemberNotFound(NotFound):
+    """The group has no such member now."""
+
+    code = "MEMBER_NOT_FOUND"
+
+    def __init__(self, topic: str, group: str, member: str) -> None:
+        super().__init__(topic, group, member)
+        self.topic, self.group, self.member = topic, group, member
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} of {self.topic!r} has no member {self.member!r} now; it may have left"
+
+
 class StageNotFound(NotFound):
     """The stage was never made, was aborted or has expired."""
 
@@ -337,13 +363,24 @@ class StoreLocked(Unavailable):
 
     code = "STORE_LOCKED"
 
-    def __init__(self, path: str, owner_pid: int | None, owner_host: str | None) -> None:
-        super().__init__(path, owner_pid, owner_host)
-        self.path, self.owner_pid, self.owner_host = path, owner_pid, owner_host
+    def __init__(self, path: str, owner_pid: int | None, owner_host: str | None, url: str | None = None) -> None:
+        super().__init__(path, owner_pid, owner_host, *(() if url is None else (url,)))
+        self.path, self.owner_pid, self.owner_host, self.url = path, owner_pid, owner_host, url
 
     def __str__(self) -> str:
         who = f"process {self.owner_pid} on {self.owner_host}" if self.owner_pid is not None else "another process"
+        if self.url is not None:
+            return f"{self.path} is owned by a server, {who}: reach it at {self.url}, or open the folder with read_only=True"
         return f"{self.path} is owned by {who}; stop it, share it (both without share=False), or open it with read_only=True"
+
+
+class ServerStopping(Unavailable):
+    """The server is stopping and begins nothing new; nothing was changed."""
+
+    code = "SERVER_STOPPING"
+
+    def __init__(self, reason: str = "the server is stopping, and begins nothing new; nothing was changed, try again") -> None:
+        super().__init__(reason)
 
 
 class StorageFull(Unavailable):
@@ -351,16 +388,40 @@ class StorageFull(Unavailable):
 
     code = "STORAGE_FULL"
 
-    def __init__(self, path: str, free_bytes: int | None, floor_bytes: int | None) -> None:
-        super().__init__(path, free_bytes, floor_bytes)
-        self.path, self.free_bytes, self.floor_bytes = path, free_bytes, floor_bytes
+    def __init__(
+        self, path: str, free_bytes: int | None = None, floor_bytes: int | None = None, wanted_bytes: int | None = None
+    ) -> None:
+        """Without numbers the file system itself said that it is full; else it has room, which is not for publishing."""
+        super().__init__(path, free_bytes, floor_bytes, wanted_bytes)
+        self.path, self.free_bytes, self.floor_bytes, self.wanted_bytes = path, free_bytes, floor_bytes, wanted_bytes
 
     def __str__(self) -> str:
-        if self.free_bytes is None:
-            return f"no space left on the file system of {self.path}; nothing was stored, free some space and try again"
+        if self.free_bytes is None or self.floor_bytes is None:
+            return (
+                f"no space left on the file system of {self.path}; nothing was stored. "
+                "Consume and delete what is not needed, or free some space, and try again"
+            )
+        wanted = self.wanted_bytes or 0
         return (
-            f"{self.free_bytes:,} bytes free on the file system of {self.path}, below the floor of {self.floor_bytes:,}; "
-            "nothing was stored, free some space and try again"
+            f"no room for {f'{wanted:,} more bytes' if wanted else 'more messages'} in {self.path}: {self.free_bytes:,} bytes are free "
+            f"on its file system, and {self.floor_bytes:,} must stay free (free_bytes_floor and reserve); nothing was stored. "
+            f"Free at least {max(self.floor_bytes + wanted - self.free_bytes, 0):,} bytes and try again"
+        )
+
+
+class NoAccess(Unavailable):
+    """A file or folder of the store cannot be opened; nothing was changed, and all that lies elsewhere goes on."""
+
+    code = "NO_ACCESS"
+
+    def __init__(self, path: str, reason: str, uid: int) -> None:
+        super().__init__(path, reason, uid)
+        self.path, self.reason, self.uid = path, reason, uid
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}; nothing was changed, and all that lies elsewhere goes on. Give the user of this process "
+            f"(uid {self.uid}) the right to read and write there, and try again: the store need not be opened anew"
         )
 
 
@@ -415,6 +476,22 @@ class LeaseExpired(Conflict):
         )
 
 
+class ConsumerEvicted(Conflict):
+    """Somebody took the consumer out of its group."""
+
+    code = "CONSUMER_EVICTED"
+
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__(topic, group)
+        self.topic, self.group = topic, group
+
+    def __str__(self) -> str:
+        return (
+            f"this consumer was evicted from group {self.group!r} of {self.topic!r}: what it held went back to the group, uncounted; "
+            "subscribe again to go on"
+        )
+
+
 class ProducerFenced(Conflict):
     """A newer producer of the same name has begun."""
 
@@ -454,6 +531,43 @@ class TransactionFenced(Conflict):
         return f"transaction {self.number} of {self.producer} comes after {self.newest} was committed; nothing was stored"
 
 
+class TransactionChanged(Conflict):
+    """A transaction that was committed before is repeated, with other messages than then."""
+
+    code = "TRANSACTION_CHANGED"
+    ADVICE: ClassVar[str] = (
+        "Repeat it with the messages of then, give these a number of their own, or commit them with keep_committed=True: "
+        "then what was committed counts, and these are dropped"
+    )
+
+    def __init__(self, producer: str, number: int, committed: int, given: int, advice: str = ADVICE) -> None:
+        super().__init__(producer, number, committed, given, advice)
+        self.producer, self.number, self.committed, self.given, self.advice = producer, number, committed, given, advice
+
+    def advising(self, advice: str) -> TransactionChanged:
+        """The same with other advice."""
+        return TransactionChanged(self.producer, self.number, self.committed, self.given, advice)
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.number} of {self.producer} was committed before with other messages: {self.committed:,} then, "
+            f"{self.given:,} now; nothing was stored. {self.advice}"
+        )
+
+
+class LimitReached(Conflict):
+    """There are as many of these as may be; nothing was changed."""
+
+    code = "LIMIT_REACHED"
+
+    def __init__(self, what: str, limit: int, setting: str) -> None:
+        super().__init__(what, limit, setting)
+        self.what, self.limit, self.setting = what, limit, setting
+
+    def __str__(self) -> str:
+        return f"there are {self.limit:,} {self.what} already, as many as {self.setting} allows; nothing was changed"
+
+
 class TakenOver(Conflict):
     """Another process does this work in the same database; what this one did was rolled back."""
 
@@ -480,6 +594,22 @@ class Unauthenticated(PenstockError):
         return f"{self.reason}; nothing was changed"
 
 
+class AccessDenied(PenstockError):
+    """The operating system does not let this user read or write a file of the store; nothing was changed."""
+
+    code = "ACCESS_DENIED"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: this user may not use it (permission denied); nothing was changed. "
+            "Run as the user that owns the store, or give this one the permission"
+        )
+
+
 class PermissionDenied(PenstockError):
     """The token is valid and does not give this right."""
 
@@ -491,7 +621,8 @@ class PermissionDenied(PenstockError):
 
     def __str__(self) -> str:
         what = "the whole store" if self.topic is None else f"topic {self.topic!r}"
-        return f"{self.principal!r} has no {self.right} right on {what}; nothing was changed"
+        right = f"{self.right} right" if self.right else "right"
+        return f"{self.principal!r} has no {right} on {what}; nothing was changed"
 
 
 class OutcomeUnknown(PenstockError):

@@ -48,6 +48,13 @@ class LockHeld(OSError):
         self.owner = owner
 
 
+class NotRegular(OSError):
+    """Something else (a folder, a link, a FIFO, a device) has the name of a file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", path)
+
+
 class File(Protocol):
     """An open regular file. Safe to use from many threads as long as writers do not overlap."""
 
@@ -152,7 +159,7 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists (a dangling link counts)."""
+        """Whether the name exists (a dangling link counts). Raises `PermissionError` if that cannot be told."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -169,6 +176,10 @@ class FileSystem(Protocol):
 
         Its file tells others who holds it, and whether the holder *shares* what it owns.
         """
+        ...
+
+    def lock_holder(self, path: str) -> dict[str, Any] | None:
+        """What the holder of the lock on *path* says of itself; None if nobody holds it. Takes and changes nothing."""
         ...
 
     def map_shared(self, path: str, length: int, *, write: bool) -> SharedMap:
@@ -196,6 +207,11 @@ def is_full(error: OSError) -> bool:
 def is_out_of_descriptors(error: OSError) -> bool:
     """Whether an error says that this process, or the machine, has as many files open as it may."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def is_no_access(error: OSError) -> bool:
+    """Whether an error says that a file or folder could not be reached, by its rights or because it is not there: nothing was changed."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
 
 
 def descriptors_max() -> int:
@@ -313,6 +329,22 @@ class RealFile:
             self.close()
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """A descriptor of a regular file. Raises `NotRegular`, or another `OSError`; never waits."""
+    try:
+        # O_NONBLOCK: opening a FIFO that has the name of a segment must fail below, not wait for a writer.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
+    except OSError as error:
+        # A link; a folder; a socket, or a device without a driver.
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+            raise NotRegular(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegular(path)
+    return descriptor
+
+
 # struct flock: type, whence, start, length, pid (which must be 0)
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _UNLOCKED = struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
@@ -326,11 +358,11 @@ class RealLock:
     drop it (as it would with POSIX locks), and the kernel releases it however the process ends.
     """
 
-    __slots__ = ("_descriptor", "_pid")
+    __slots__ = ("_descriptor", "_owner", "_pid")
 
     def __init__(self, path: str, *, shares: bool = False) -> None:
         self._pid = os.getpid()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -338,9 +370,8 @@ class RealLock:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise LockHeld(path, _read_owner(descriptor)) from None
                 raise
-            owner = {"pid": self._pid, "host": socket.gethostname(), **({"shares": True} if shares else {})}
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+            self._owner = {"pid": self._pid, "host": socket.gethostname(), **({"shares": True} if shares else {})}
+            _write_owner(descriptor, self._owner)
         except BaseException:
             os.close(descriptor)
             raise
@@ -351,11 +382,17 @@ class RealLock:
         """The open file that the lock belongs to: a process that inherits it holds the lock too."""
         return self._descriptor
 
+    def announce(self, url: str) -> None:
+        """Tell those who look who the owner is that they reach what it owns at *url*."""
+        if self._descriptor >= 0 and self._pid == os.getpid():
+            self._owner["url"] = url
+            _write_owner(self._descriptor, self._owner)
+
     def release(self) -> None:
         """Unlock and close. In a forked child only its copy is closed: the lock stays with the parent."""
         if self._descriptor >= 0 and self._pid == os.getpid():
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, 0)  # so that nobody takes our name for that of the next holder
+                _write_owner(self._descriptor, {})  # so that nobody takes our name for that of the next holder
             # Closing alone would leave the lock, for a moment, to a program that another thread is just starting.
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _UNLOCKED)
         self.leave()
@@ -374,7 +411,7 @@ def lock_owner(path: str) -> dict[str, Any] | None:
     Empty, or what the holder before it wrote (if that one was killed), in the moment in which a new one has not written yet.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = _open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
@@ -397,6 +434,25 @@ def let_go(descriptor: int) -> None:
         os.dup2(nothing, descriptor, inheritable=False)
     finally:
         os.close(nothing)
+
+
+_OWNER_BYTES = 512
+
+
+def _write_owner(descriptor: int, owner: dict[str, Any]) -> None:
+    """
+    Say who holds the lock, in the block that the file has: a full disk must not keep anybody from opening the store that lies on it.
+
+    If it has none yet, and there is no room for one, the lock is held all the same, and nobody is told by whom.
+    """
+    data = json.dumps(owner).encode().ljust(_OWNER_BYTES)
+    try:
+        os.pwrite(descriptor, data, 0)
+        if os.fstat(descriptor).st_size > len(data):
+            os.ftruncate(descriptor, len(data))
+    except OSError as error:
+        if not is_full(error):
+            raise
 
 
 def _read_owner(descriptor: int) -> dict[str, Any]:
@@ -431,12 +487,7 @@ class RealFileSystem:
 
     def open(self, path: str, *, write: bool = False) -> RealFile:
         flags = os.O_RDWR if write else os.O_RDONLY
-        # O_NONBLOCK: opening a FIFO planted in place of a segment must fail below, not wait for a writer.
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        return RealFile(path, descriptor)
+        return RealFile(path, _open_regular(path, flags))
 
     def create(self, path: str) -> RealFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -461,7 +512,13 @@ class RealFileSystem:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        try:
+            os.lstat(path)
+        except PermissionError:
+            raise  # there may be one: "no" would be a guess
+        except (OSError, ValueError):
+            return False
+        return True
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -477,16 +534,18 @@ class RealFileSystem:
     def lock(self, path: str, *, shares: bool = False) -> RealLock:
         return RealLock(path, shares=shares)
 
+    def lock_holder(self, path: str) -> dict[str, Any] | None:
+        return lock_owner(path)
+
     def map_shared(self, path: str, length: int, *, write: bool) -> RealSharedMap:
-        flags = (os.O_RDWR | os.O_CREAT) if write else os.O_RDONLY
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        descriptor = _open_regular(path, (os.O_RDWR | os.O_CREAT) if write else os.O_RDONLY)
         try:
-            size = os.fstat(descriptor).st_size
-            if size < length:
-                if not write:
-                    raise OSError(errno.EINVAL, f"shorter than {length} bytes", path)
-                # Blocks, not a hole: storing into a hole of a mapped file on a full disk is answered by SIGBUS.
-                os.posix_fallocate(descriptor, size, length - size)
+            if write:
+                # Blocks, not holes: storing into a hole of a mapped file on a full disk is answered by SIGBUS. A copy may have holes where
+                # the original has none. Where there are blocks this takes no room, so it succeeds on a full disk too.
+                os.posix_fallocate(descriptor, 0, length)
+            elif os.fstat(descriptor).st_size < length:
+                raise OSError(errno.EINVAL, f"shorter than {length} bytes", path)
             return RealSharedMap(descriptor, length, write=write)
         finally:
             os.close(descriptor)

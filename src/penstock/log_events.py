@@ -7,11 +7,15 @@ Lines are for people and may change; events and their fields are in docs/observa
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
+
+_KINDS_MAX = 10_000
 
 
 def event(name: str, **fields: object) -> dict[str, dict[str, object]]:
@@ -41,3 +45,35 @@ class Troubles:
         """*what* went well."""
         if self._told:
             self._told.pop(what, None)
+
+
+class Often:
+    """
+    Lines that may come thousands a second: so many of each kind are let through in a window, the others are only counted.
+
+    Safe to call from any thread.
+    """
+
+    def __init__(self, most: int, window_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._seen: dict[Hashable, list[float]] = {}
+        """Of each kind: when its window began, how many were let through in it, and how many were left out since the last one."""
+
+    def let_through(self, kind: Hashable) -> int | None:
+        """Whether to tell one more of *kind*: how many were left out before it, or None if it is left out too."""
+        now = self._monotonic()
+        with self._lock:
+            if len(self._seen) > _KINDS_MAX:
+                self._seen.clear()
+            found = self._seen.setdefault(kind, [now, 0, 0])
+            if now - found[0] >= self._window_s:
+                found[0], found[1] = now, 0
+            if found[1] >= self._most:
+                found[2] += 1
+                return None
+            found[1] += 1
+            left_out, found[2] = int(found[2]), 0
+            return left_out

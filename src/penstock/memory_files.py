@@ -36,7 +36,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, final
 
-from penstock.files import LockHeld
+from penstock.files import LockHeld, NotRegular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -380,7 +380,7 @@ class MemoryFileSystem:
 
     def open(self, path: str, *, write: bool = False) -> MemoryFile:
         with self._room.lock:
-            return MemoryFile(self._room, self._get_inode(path, write=write), path, write=write)
+            return MemoryFile(self._room, self._get_inode(path), path, write=write)
 
     def create(self, path: str) -> MemoryFile:
         with self._room.lock:
@@ -422,7 +422,7 @@ class MemoryFileSystem:
 
     def link(self, source: str, target: str) -> None:
         with self._room.lock:
-            inode = self._get_inode(source, write=True)
+            inode = self._get_named(source)
             directory, name = self._locate(target)
             if not name or name in directory.entries:
                 raise _error(errno.EEXIST, source, target)
@@ -432,7 +432,7 @@ class MemoryFileSystem:
     def unlink(self, path: str) -> None:
         """Remove a file's name. Those who have it open or mapped keep it, but its bytes count as free at once."""
         with self._room.lock:
-            inode = self._get_inode(path, write=True)
+            inode = self._get_named(path)
             directory, name = self._locate(path)
             del directory.entries[name]
             self._room.forget(inode)
@@ -492,6 +492,14 @@ class MemoryFileSystem:
             inode.owner = owner
             return MemoryLock(inode)
 
+    def lock_holder(self, path: str) -> dict[str, Any] | None:
+        with self._room.lock:
+            try:
+                owner = self._get_inode(path).owner
+            except FileNotFoundError:
+                return None
+            return None if owner is None else dict(owner)
+
     def map_shared(self, path: str, length: int, *, write: bool) -> MemorySharedMap:
         """
         Map a small file; with *write* it is created or grown to *length* first, never shrunk.
@@ -500,7 +508,7 @@ class MemoryFileSystem:
             OSError: among others `ENOMEM`, if the file must grow over `SHARED_ROOM_BYTES` while it is mapped.
         """
         with self._room.lock:
-            inode = self._open_inode(path) if write else self._get_inode(path, write=False)
+            inode = self._open_inode(path) if write else self._get_inode(path)
             if inode.size < length:
                 if not write:
                     raise OSError(errno.EINVAL, f"shorter than {length} bytes", path)
@@ -551,20 +559,25 @@ class MemoryFileSystem:
             raise _error(errno.ENOTDIR, path)
         return node
 
-    def _get_inode(self, path: str, *, write: bool) -> _Inode:
+    def _get_inode(self, path: str) -> _Inode:
         node = self._get_node(path)
         if type(node) is not _Inode:
-            if write:
-                raise _error(errno.EISDIR, path)
-            raise OSError(errno.EINVAL, "not a regular file", path)
+            raise NotRegular(path)
         return node
+
+    def _get_named(self, path: str) -> _Inode:
+        """A file whose name is to be changed."""
+        try:
+            return self._get_inode(path)
+        except NotRegular:
+            raise _error(errno.EISDIR, path) from None
 
     def _open_inode(self, path: str) -> _Inode:
         """The file for writing, created if it is missing."""
         directory, name = self._locate(path)
         if name and name not in directory.entries:
             directory.entries[name] = _Inode()
-        return self._get_inode(path, write=True)
+        return self._get_inode(path)
 
 
 if TYPE_CHECKING:

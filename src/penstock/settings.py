@@ -10,7 +10,7 @@ import difflib
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadSetting
+from penstock.errors import HIDDEN, BadSetting
 from penstock.values import BATCH_BYTES_MAX, KIB, MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX, MIB, SyncMode, compression_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Setting:
 
 STORE_SETTINGS = (
     Setting("sync_interval_ms", 50, "ms", 1, 60_000, "how often topics with sync=interval are synced: the most they can lose"),
-    Setting("journal_file_bytes", 64 * MIB, "bytes", 4 * KIB, 1024 * MIB, "size of one preallocated journal file"),
+    Setting("journal_file_bytes", 32 * MIB, "bytes", 4 * KIB, 1024 * MIB, "size of one preallocated journal file"),
     Setting("frame_bytes", 4 * MIB, "bytes", 1 * KIB, 64 * MIB, "how much one commit cycle takes at most"),
     Setting(
         "reference_bytes", 256 * KIB, "bytes", 64, BATCH_BYTES_MAX, "batches from this size on go to the log before the journal"
@@ -57,6 +57,31 @@ STORE_SETTINGS = (
         "kept aside on disk, and given up when the disk is full, to finish what was begun",
     ),
     Setting("retention_interval_ms", 10_000, "ms", 10, 86_400_000, "how often retention, vacuum and compaction look for work"),
+    Setting(
+        "drain_ms",
+        15_000,
+        "ms",
+        0,
+        3_600_000,
+        "how long the owner of a shared folder, when it closes, lets others finish messages",
+    ),
+    Setting("topic_groups_max", 1_000, "groups", 1, 1_000_000, "groups of one topic; to make more is refused"),
+    Setting(
+        "producers_max",
+        10_000,
+        "names",
+        1,
+        1_000_000,
+        "named producers of one token's name, or of all without; more are refused",
+    ),
+    Setting(
+        "clock_jump_grace_ms",
+        3_600_000,
+        "ms",
+        0,
+        30 * 86_400_000,
+        "after the clock jumped, how long it must go on evenly until what is too old by it is removed; 0 = not at all",
+    ),
 )
 
 TOPIC_SETTINGS = (
@@ -159,7 +184,7 @@ class StoreSettings:
     """How a store works; not stored with the data, may differ at each opening."""
 
     sync_interval_ms: int = 50
-    journal_file_bytes: int = 64 * MIB
+    journal_file_bytes: int = 32 * MIB
     frame_bytes: int = 4 * MIB
     reference_bytes: int = 256 * KIB
     checkpoint_bytes: int = 64 * MIB
@@ -167,6 +192,10 @@ class StoreSettings:
     free_bytes_floor: int = 100 * MIB
     reserve_bytes: int = 16 * MIB
     retention_interval_ms: int = 10_000
+    drain_ms: int = 15_000
+    topic_groups_max: int = 1_000
+    producers_max: int = 10_000
+    clock_jump_grace_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
         _check(self, STORE_SETTINGS)
@@ -226,6 +255,11 @@ class TopicSettings:
         values["sync"] = self.sync.value
         return values
 
+    def differing(self, wanted: TopicSettings, names: Iterable[str] | None = None) -> str:
+        """Each setting, or each of *names*, that is not as *wanted*, for people: ``ttl_ms=0, not 60000``."""
+        have, want = self.to_json(), wanted.to_json()
+        return ", ".join([f"{name}={have[name]}, not {want[name]}" for name in names or have if have[name] != want[name]])
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TopicSettings:
         """Read back `to_json`; an unknown name is an error, since ignoring it could change what the topic promises."""
@@ -269,10 +303,10 @@ class GroupSettings:
 
 
 def no_such_setting(name: str, value: object, kind: str, known: Iterable[str]) -> BadSetting:
-    """The error for a setting that there is none of; names those that are much like it."""
+    """The error for a setting that there is none of; names those that are much like it. A value that may be a secret is not shown."""
     like = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(like)}?" if like else "docs/reference/settings.md lists them"
-    return BadSetting(name, value, f"there is no such {kind} setting; {hint}")
+    return BadSetting(name, value if isinstance(value, (int, float)) else HIDDEN, f"there is no such {kind} setting; {hint}")
 
 
 def _number(value: float) -> str:

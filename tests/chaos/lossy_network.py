@@ -67,6 +67,10 @@ class LossyNetwork:
         assert program is not None
         return (program, "netns", "exec", self.name)
 
+    def cut(self) -> None:
+        """Pull the cable: nothing gets through any more, and nobody is told."""
+        _run("ip", "link", "set", self._outside, "down")
+
     def lose(self) -> None:
         """Lose packets from now on, of both directions."""
         try:

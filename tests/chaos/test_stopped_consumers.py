@@ -55,8 +55,8 @@ def test_a_stopped_consumer_loses_its_lease_and_its_late_ack_is_refused(server: 
                     message = other.get(60)
                     assert message is not None
                     assert message.value == kind.encode()
-                    # One that is pushed to may have lost it twice before it was stopped.
-                    assert message.attempt >= 2
+                    # What was only sent to one that is pushed to, as far as the server knows, is not charged.
+                    assert message.attempt >= (1 if kind == "pushed" else 2)
                     # Asked for before it was handed out; the clock is that of the machine.
                     assert time.monotonic() - float(asked_s) > LEASE_S
                     stopped.send_signal(signal.SIGCONT)

@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.cli.conftest import SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PATIENCE_S = 60.0
 
@@ -20,14 +21,27 @@ PATIENCE_S = 60.0
 class Serving:
     """A server process; its addresses are known once it is made."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> None:
-        """*before*: a command that runs the one that follows it, in a namespace of its own for one."""
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, before: tuple[str, ...] = (), log: Path | None = None
+    ) -> None:
+        """
+        *before*: a command that runs the one that follows it, in a namespace of its own for one.
+
+        *log*: a file for what it logs. Without it that stays in a pipe until `stop`: only for servers that log little.
+        """
+        self._log = log
+        with contextlib.ExitStack() as stack:
+            self._start(
+                arguments, environment or {}, before, subprocess.PIPE if log is None else stack.enter_context(log.open("a"))
+            )
+
+    def _start(self, arguments: tuple[str, ...], environment: dict[str, str], before: tuple[str, ...], stderr: Any) -> None:
         self.process = subprocess.Popen(
             [*before, SCRIPT, "serve", *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         )
         self.said = ""
         assert self.process.stdout is not None
@@ -52,7 +66,7 @@ class Serving:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         _, logged = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, logged
+        return self.process.returncode, logged if self._log is None else self._log.read_text()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock.volume.document import decode_document, encode_document
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Commands
@@ -60,7 +61,8 @@ def test_damage_is_reported_and_nothing_changed(run: Commands, damaged: str) -> 
     before = content(damaged)
     result = run("verify", damaged)
     assert result.exit_code == 5
-    assert result.stdout.startswith(f"damage: {segment(damaged)} bytes [")
+    assert result.stdout.startswith(f"damage: {segment(damaged)} is damaged at byte ")
+    assert f"repair would do: {segment(damaged)} from offset 2: bytes [" in result.stdout
     assert result.stdout.endswith(" 1 damaged\n")
     assert not result.stderr
     result = run("verify", damaged, "--json")
@@ -72,7 +74,7 @@ def test_damage_is_reported_and_nothing_changed(run: Commands, damaged: str) -> 
 def test_a_bad_cache_is_no_damage(run: Commands, orders: str) -> None:
     with open(segment(orders).replace(".log", ".idx"), "wb") as file:
         file.write(bytes(100))
-    assert run.text("verify", orders).startswith("cache: ")
+    assert run.text("verify", orders).startswith("harmless: ")
 
 
 def test_repair_says_what_it_would_do_and_does_nothing_untold(run: Commands, damaged: str) -> None:
@@ -80,7 +82,7 @@ def test_repair_says_what_it_would_do_and_does_nothing_untold(run: Commands, dam
     result = run("repair", damaged)
     assert result.exit_code == 2
     assert result.stdout.startswith("damage: ")
-    assert "would copy the files named above to quarantine/" in result.stdout
+    assert f"repair would do: {segment(damaged)} from offset 2: bytes [" in result.stdout
     assert "--yes" in result.stderr
     assert content(damaged) == before
 
@@ -88,11 +90,11 @@ def test_repair_says_what_it_would_do_and_does_nothing_untold(run: Commands, dam
 def test_repair_by_order(run: Commands, damaged: str) -> None:
     """What is damaged is set aside, and the rest can be read again."""
     text = run.text("repair", damaged, "--yes")
-    assert "given up: " in text
+    assert "\ndone: " in text
     assert text.endswith("\nrepaired\n")
     assert os.listdir(os.path.join(damaged, "quarantine"))
     assert run("verify", damaged).exit_code == 0
-    assert 0 < len(run.text("read", damaged, "orders").splitlines()) < 20
+    assert len(run.text("read", damaged, "orders").splitlines()) == 20, "the journal still had the message"
 
 
 def test_repair_as_json(run: Commands, damaged: str) -> None:
@@ -103,16 +105,25 @@ def test_repair_as_json(run: Commands, damaged: str) -> None:
 
 def test_repair_of_a_sound_store_changes_nothing(run: Commands, orders: str) -> None:
     before = content(orders)
-    assert run.text("repair", orders, "--yes").endswith("nothing had to be changed\n")
+    assert run.text("repair", orders, "--yes").endswith("the store is sound; nothing was changed\n")
     assert content(orders) == before
 
 
 def test_what_cannot_be_repaired_is_told(run: Commands, orders: str) -> None:
-    with open(os.path.join(orders, "topics", "orders", "topic.json"), "w") as file:
-        file.write("{")
+    path = os.path.join(orders, "store.json")
+    with open(path, "rb") as file:
+        newer = decode_document("store", file.read()) | {"required": ["something new"]}
+    with open(path, "wb") as file:
+        file.write(encode_document(newer))
     assert run("verify", orders).exit_code == 5
-    assert "topic.json" in run.fails(5, "repair", orders, "--yes")
-    assert "topic.json" in run.fails(5, "read", orders, "orders")
+    assert "UNSUPPORTED_FORMAT" in run.fails(5, "repair", orders, "--yes")
+    assert "UNSUPPORTED_FORMAT" in run.fails(5, "read", orders, "orders")
+
+
+def test_repair_beside_an_owner_is_refused(run: Commands, orders: str) -> None:
+    with penstock.open(orders):
+        assert "STORE_LOCKED" in run.fails(4, "repair", orders, "--yes")
+        assert run("verify", orders).exit_code == 0
 
 
 @pytest.mark.parametrize("command", [["verify"], ["repair", "--yes"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -185,3 +186,55 @@ def test_what_is_not_there_is_not_made(run: Commands, path: str) -> None:
     assert "STORE_NOT_FOUND" in run.fails(3, "consume", path, "orders", "--group", "g")
     run.text("topics", "create", path, "orders")
     assert "TOPIC_NOT_FOUND" in run.fails(3, "consume", path, "other", "--group", "g")
+
+
+def test_a_topic_that_is_not_there_is_an_error_where_nothing_is_waited_for(run: Commands, orders: str) -> None:
+    result = run("consume", orders, "ordesr", "--group", "g")
+    assert result.exit_code == 3
+    assert "ordesr" in result.stderr
+    with penstock.open(orders) as store:
+        assert [info.name for info in store.topics()] == ["orders"]
+
+
+def test_a_topic_that_is_not_there_is_made_where_that_is_asked_for(run: Commands, path: str) -> None:
+    """Also the store. Where the group begins, what is published later comes."""
+    assert run.text("consume", path, "orders", "--group", "g", "--create", "--start", "latest") == ""
+    with penstock.open(path) as store:
+        store.publish("orders", b"one")
+    assert run.text("consume", path, "orders", "--group", "g", "--format", "value") == "one\n"
+
+
+def test_a_topic_is_waited_for(run: Commands, path: str) -> None:
+    """It says so, and gets all that is published to it, also where it wants to begin at the end."""
+    with penstock.open(path) as store:
+
+        def publish() -> None:
+            time.sleep(0.5)
+            store.publish("orders", b"one")
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        result = run(
+            "consume",
+            path,
+            "orders",
+            "--group",
+            "g",
+            "--timeout",
+            "60s",
+            "--count",
+            "1",
+            "--start",
+            "latest",
+            "--format",
+            "value",
+        )
+        publisher.join()
+    assert (result.exit_code, result.stdout) == (0, "one\n")
+    assert "note: there is no topic 'orders' yet" in result.stderr
+
+
+def test_a_topic_is_waited_for_no_longer_than_the_timeout(run: Commands, orders: str) -> None:
+    result = run("consume", orders, "later", "--group", "g", "--timeout", "300ms")
+    assert result.exit_code == 3
+    assert "there is no topic 'later'" in result.stderr

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock.errors import ConsumerEvicted
+from penstock.server.running import RunningServer
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Commands
@@ -87,3 +89,29 @@ def test_what_is_not_there(run: Commands, orders: str, command: list[str]) -> No
 
 def test_listing_the_groups_of_no_topic(run: Commands, orders: str) -> None:
     assert "TOPIC_NOT_FOUND" in run.fails(3, "groups", "list", orders, "nothing")
+
+
+@pytest.mark.parametrize("kind", ["folder", "server"])
+def test_members_are_listed_and_one_is_evicted(run: Commands, path: str, kind: str) -> None:
+    """Through the program that has the folder open, or that serves it."""
+    with penstock.open(path) as store, RunningServer(store) as server:
+        path = path if kind == "folder" else server.address
+        store.publish_many("orders", [b"one", b"two"])
+        with store.subscribe("orders", "billing", name="worker-3") as consumer:
+            assert consumer.get(timeout=10) is not None
+            [member] = run.json("groups", "members", path, "orders", "billing")
+            assert (member["name"], member["interface"], member["in_flight"]) == ("worker-3", "embedded", 1)
+            assert "worker-3" in run.text("groups", "members", path, "orders", "billing")
+            assert run("groups", "evict", path, "orders", "billing", "123", "--yes").exit_code == 3
+            assert run.json("groups", "evict", path, "orders", "billing", member["id"], "--yes") == [
+                {"topic": "orders", "group": "billing", "member": member["id"], "messages": 2}
+            ]
+            with pytest.raises(ConsumerEvicted):
+                consumer.get(timeout=0)
+
+
+@pytest.mark.parametrize("group", ["groups", "dlq"])
+def test_the_help_tells_that_an_owner_is_no_hindrance(run: Commands, group: str) -> None:
+    text = " ".join(run.text(group, "--help").split())
+    assert "must not be owned" not in text
+    assert "reached through that program" in text

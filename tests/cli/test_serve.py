@@ -307,3 +307,45 @@ def test_the_address_that_is_printed_is_for_people(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path / "data"), *ANY) as server:
         assert isinstance(server, Serving)
         assert f"penstock publish {server.address('native')} hello world" in server.said
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[tokens]\nfile = "x"', "the setting tokens belongs below [serve]"),
+        ('tokens = "x"', "the setting tokens belongs below [serve]"),
+        ('[server]\ndata = "x"', "the table of a server is [serve]"),
+        ('serve = "x"', "serve is a table"),
+        ('[serve]\ndata = "x"\n[[token]]\nname = "x"', "the setting tokens belongs below [serve]"),
+        ('[serve]\ndata = "x"\n[limits]\nx = 1', "all settings of a server stand below [serve]"),
+        ('[serve]\ntls-key = "x"', "did you mean tls_key?"),
+        ('[serve]\ntls_certifcate = "x"', "did you mean tls_certificate?"),
+        ("[serve]\nzzz = 1", "there are allow_insecure"),
+    ],
+)
+def test_what_a_file_says_that_no_server_looks_at_is_refused(tmp_path: Path, text: str, hint: str) -> None:
+    """Whoever wrote [tokens] believes that tokens are asked for."""
+    config = tmp_path / "penstock.toml"
+    config.write_text(text)
+    line = penstock_cli("serve", "--config", str(config), "--data", str(tmp_path / "data"), code=2)
+    assert hint in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_log_is_json_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Each line an object, with the fields of its event; from the level on that was asked for."""
+    with serving("--data", str(tmp_path / "data"), *ANY, "--log-format", "json", "--log-level", "debug") as server:
+        penstock_cli("publish", server.address("native"), "orders", "x")
+        code, logged = server.stop()
+    assert code == 0
+    lines = [json.loads(line) for line in logged.splitlines()]
+    assert {"time", "level", "logger", "text"} <= set(lines[0])
+    assert [line["interface"] for line in lines if line.get("event") == "connection_opened"] == ["native"]
+
+
+def test_the_log_tells_no_less_than_asked_for(tmp_path: Path) -> None:
+    environment = {"PENSTOCK_SERVE_LOG_LEVEL": "error"}
+    with serving("--data", str(tmp_path / "data"), *ANY, environment=environment) as server:
+        penstock_cli("publish", server.address("native"), "orders", "x")
+        assert server.stop() == (0, "")
+    assert "--log-level" in penstock_cli("serve", "--data", str(tmp_path / "data"), "--log-level", "loud", code=2)

@@ -26,9 +26,9 @@ def orders(path: str) -> str:
 
 def test_numbers_are_shown(run: Commands, orders: str) -> None:
     heading, row = run.text("stats", orders).splitlines()
-    assert heading == "TOPIC   PARTITIONS  MESSAGES  BYTES  EVER"
-    name, partitions, messages, size, ever = row.split()
-    assert (name, partitions, messages, ever) == ("orders", "2", "5", "5")
+    assert heading == "TOPIC   PARTITIONS  MESSAGES  BYTES  EVER  DEAD LETTERS"
+    name, partitions, messages, size, ever, dead = row.split()
+    assert (name, partitions, messages, ever, dead) == ("orders", "2", "5", "5", "0")
     assert int(size) == sum(file.stat().st_size for file in Path(orders, "topics", "orders").glob("*/*.log")) > 0
 
 
@@ -43,11 +43,61 @@ def test_watching_shows_them_again_with_rates(run: Commands, orders: str) -> Non
     assert "rates" not in first
     assert second["rates"] == {"orders": 0}
     text = run.text("stats", orders, "--watch", "--interval", "10ms", "--count", 2)
-    assert text.splitlines()[2].split() == ["TOPIC", "PARTITIONS", "MESSAGES", "BYTES", "EVER", "PER", "SECOND"]
+    assert text.splitlines()[2].split() == [
+        "TOPIC", "PARTITIONS", "MESSAGES", "BYTES", "EVER", "DEAD", "LETTERS", "PER", "SECOND",
+    ]  # fmt: skip
+
+
+def fail_one_and_finish_one(store: Store) -> None:
+    """Five messages, of which one is acked, one is a dead letter, and one waits to be tried again."""
+    store.publish_many("orders", [b"x"] * 5)
+    with store.subscribe("orders", "billing", backoff=3_600) as consumer:
+        first, second, third = consumer.get_many(3, timeout=30)
+        first.reject("bad")
+        second.ack()
+        third.nack()
+        consumer.flush()
+
+
+def test_groups_and_dead_letters_of_a_folder_that_nobody_has_open(run: Commands, path: str) -> None:
+    """As the last checkpoint has them; nothing is changed by looking."""
+    with penstock.open(path) as store:
+        fail_one_and_finish_one(store)
+    before = {file: file.read_bytes() for file in Path(path).rglob("*") if file.is_file()}
+    (numbers,) = run.json("stats", path)
+    group = numbers["topics"]["orders"]["groups"]["billing"]
+    assert (group["lag"], group["retrying"], group["dead_lettered"], group["members"]) == (3, 1, 1, 0)
+    assert group["lag_s"] > 0
+    assert numbers["topics"]["orders"]["dead_letters"] == 1
+    assert numbers["topics"]["orders"]["dead_letter_age_s"] > 0
+    text = run.text("stats", path)
+    assert ["orders", "billing", "3"] in [line.split()[:3] for line in text.splitlines()]
+    assert {file: file.read_bytes() for file in Path(path).rglob("*") if file.is_file()} == before
+
+
+def test_groups_of_a_folder_that_a_program_has_open(run: Commands, path: str) -> None:
+    """Through that program: with members and what they hold, at this moment."""
+    with penstock.open(path) as store:
+        fail_one_and_finish_one(store)
+        with store.subscribe("orders", "billing") as consumer:
+            assert consumer.get(timeout=30) is not None
+            (numbers,) = run.json("stats", path)
+    group = numbers["topics"]["orders"]["groups"]["billing"]
+    assert (group["lag"], group["in_flight"], group["retrying"], group["members"]) == (3, 1, 1, 1)
+    assert numbers["topics"]["orders"]["dead_letters"] == 1
+
+
+def test_groups_of_a_folder_that_a_program_has_for_itself(run: Commands, path: str) -> None:
+    """It is not asked: what it last stored is shown."""
+    with penstock.open(path, share=False) as store:
+        fail_one_and_finish_one(store)
+        store._volume.checkpoint()
+        (numbers,) = run.json("stats", path)
+    assert numbers["topics"]["orders"]["groups"]["billing"]["lag"] == 3
 
 
 def test_groups_are_shown_where_they_are_known(path: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """A reader of files knows none; an owner does."""
+    """With lag in seconds, and what is in flight."""
     with penstock.open(path) as store:
         store.publish("orders", b"x")
         store.subscribe("orders", "billing")

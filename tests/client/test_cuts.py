@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import LeaseExpired, OutcomeUnknown, Unavailable
+from penstock import aio
+from penstock.errors import LeaseExpired, OutcomeUnknown, PenstockError, SequenceGap, Unavailable, UsageError
+from penstock.format.batch import encode_batch
+from penstock.format.batch_header import Producer
+from penstock.wire.calls import Call
 from tests.client.proxy import DOWN, UP
 from tests.client.served import PATIENCE_S, eventually, later
 
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from tests.client.proxy import Proxy
     from tests.client.served import Served
 
-BYTES_MAX = 600
+BYTES_MAX = 1_500
 """No call of these tests has so many in either direction."""
 
 
@@ -80,6 +85,76 @@ def test_many_published_at_once_cut_anywhere_are_stored_once(proxy: Proxy, clien
     cut_everywhere(proxy, client, publish, step=3)
     for partition in (0, 1):
         assert served.values("orders", partition) == [value for at, value in enumerate(sent) if at // 2 % 2 == partition]
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_messages_for_many_partitions_cut_anywhere_are_stored_once_and_together(
+    proxy: Proxy, client: Store, served: Served, sync: str
+) -> None:
+    """Whatever was cut, request or answer: the receipts are those of the one time that they were stored."""
+    client.create_topic("orders", partitions=4, sync=sync)
+    keys = [b"key %d" % number for number in range(8)]
+    calls = 0
+
+    def publish(arm: Callable[[], None]) -> None:
+        nonlocal calls
+        values = [b"%d.%d" % (calls, number) for number in range(len(keys))]
+        arm()
+        receipts = client.publish_many("orders", values, keys=keys)
+        calls += 1
+        for value, receipt in zip(values, receipts, strict=True):
+            [message] = served.store.read("orders", receipt.partition, start=receipt.offset, max_messages=1)
+            assert (message.value, receipt.duplicate) == (value, False)
+
+    assert cut_everywhere(proxy, client, publish, step=5) > 20
+    stored = sorted(served.values("orders"))
+    assert stored == sorted(b"%d.%d" % (call, number) for call in range(calls) for number in range(len(keys)))
+
+
+def test_messages_for_many_partitions_are_stored_once_from_asyncio_too(proxy: Proxy, served: Served) -> None:
+    keys = [b"key %d" % number for number in range(8)]
+
+    async def publish_cut() -> list[bytes]:
+        sent = []
+        async with aio.open(proxy.address, give_up=PATIENCE_S) as store:
+            await store.create_topic("orders", partitions=4)
+            for count in range(0, 400, 9):
+                values = [b"%d.%d" % (count, number) for number in range(len(keys))]
+                proxy.cut_after(DOWN, count % 90)
+                receipts = await store.publish_many("orders", values, keys=keys)
+                proxy.spare()
+                sent += values
+                for value, receipt in zip(values, receipts, strict=True):
+                    [message] = served.store.read("orders", receipt.partition, start=receipt.offset, max_messages=1)
+                    assert message.value == value
+        return sent
+
+    sent = asyncio.run(publish_cut())
+    assert proxy.cuts > 10
+    assert sorted(served.values("orders")) == sorted(sent)
+
+
+def test_the_same_batches_sent_again_get_the_first_answer_and_a_part_of_them_is_refused(served: Served) -> None:
+    served.store.create_topic("orders", partitions=3)
+    raw = served.raw()
+
+    def batches(sequence: int, partitions: list[int]) -> list[bytearray]:
+        found = [encode_batch([b"%d" % number], producer=Producer(8, 1, sequence)) for number in partitions]
+        for one in found:
+            one.stamp(0, 0, 0, 0, 0, 0)
+        return [one.data for one in found]
+
+    first = raw.call(Call.PUBLISH_MANY, *batches(0, [0, 1]), topic="orders", partitions=[0, 1]).fields
+    again = raw.call(Call.PUBLISH_MANY, *batches(0, [0, 1]), topic="orders", partitions=[0, 1]).fields
+    assert (first, again) == ({"offsets": [0, 0], "duplicate": False}, {"offsets": [0, 0], "duplicate": True})
+    with pytest.raises(UsageError, match="stored already"):
+        raw.call(Call.PUBLISH_MANY, *batches(0, [1, 2]), topic="orders", partitions=[1, 2])
+    with pytest.raises(SequenceGap):
+        raw.call(Call.PUBLISH_MANY, *batches(2, [0, 1]), topic="orders", partitions=[0, 1])
+    for partitions in ([0], [0, 0], [0, 7], [0, "1"], None, []):
+        with pytest.raises(PenstockError):
+            raw.call(Call.PUBLISH_MANY, *batches(1, [0, 1]), topic="orders", partitions=partitions)
+    assert served.store.ends("orders") == {0: 1, 1: 1, 2: 0}
 
 
 def test_a_publish_with_a_deduplication_key_cut_anywhere_is_stored_once(proxy: Proxy, client: Store, served: Served) -> None:

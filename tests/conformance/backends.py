@@ -195,6 +195,11 @@ class ServerBackend(DirectoryBackend):
         self._opened.append(client)
         return client
 
+    def advance(self, seconds: float) -> None:
+        for owner in self._owners:
+            keep_clients(owner, seconds)
+        super().advance(seconds)
+
     def _serve(self, owner: Store) -> Any:
         return RunningServer(owner)
 
@@ -270,6 +275,15 @@ BACKENDS: tuple[type[Backend], ...] = (MemoryBackend, DirectoryBackend, ServerBa
 """Those of every run."""
 LONG_BACKENDS: tuple[type[Backend], ...] = (AsyncioBackend, HttpBackend)
 """Those of the long run."""
+
+
+def keep_clients(owner: Store, seconds: float) -> None:
+    """A server's clock is about to be moved: its clients, whose heartbeats go by the machine's, are there all the time."""
+    for group in owner._groups.all():
+        with group.lock:
+            for member in group.members:
+                if member.client is not None and member.client.beats:
+                    member.silent_at = max(member.silent_at, group._clock.monotonic() + seconds + member.patience_s)
 
 
 def open_simulated(files: SimulatedFileSystem, clock: FakeClock, **settings: Any) -> Store:

@@ -14,6 +14,7 @@ import datetime as dt
 import http.client
 import itertools
 import json
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -28,7 +29,7 @@ from penstock.server.http import HttpListener, HttpSettings
 from penstock.server.http.operations import OPERATIONS
 from penstock.server.http.schemas import PUBLISH_MESSAGES_MAX
 from penstock.settings import GroupSettings, TopicSettings
-from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.stats import GroupStats, MemberInfo, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, Rewritten, TopicInfo
 from penstock.topics.message import Headers, Message
 from penstock.topics.receipt import Receipt
@@ -394,6 +395,8 @@ class HttpStore:
             skip("a window of bytes")
         if concurrency is not None:
             skip("saying how many are handled at once")
+        if settings.pop("name", None) is not None:
+            skip("a name when subscribing: a worker has it in its path")
         self.ask("PUT", ["topics", topic, "groups", group], {"start": _place(start), **_given(settings)})
         consumer = HttpConsumer(self, topic, group, prefetch)
         self._consumers.add(consumer)
@@ -407,6 +410,17 @@ class HttpStore:
             for name in topics
             for one in self.ask("GET", ["topics", name, "groups"])["groups"]
         ]
+
+    def members(self, topic: str, group: str) -> list[MemberInfo]:
+        """See `Store.members`."""
+        found = self.ask("GET", ["topics", topic, "groups", group, "members"])["members"]
+        times = ("since", "last_heard")
+        return [MemberInfo(**{**one, **{name: dt.datetime.fromisoformat(one[name]) for name in times}}) for one in found]
+
+    def evict_member(self, topic: str, group: str, member: str) -> int:
+        """See `Store.evict_member`."""
+        count: int = self.ask("DELETE", ["topics", topic, "groups", group, "members", member])["messages"]
+        return count
 
     def delete_group(self, topic: str, group: str) -> None:
         """See `Store.delete_group`."""
@@ -495,7 +509,7 @@ class HttpConsumer:
         self.closed = False
         self.is_orphan = False
         """Its group was deleted. Taking messages would make it again, which a plain consumer does not do."""
-        self._name = f"worker-{next(_consumers)}"
+        self._name = f"worker-{os.getpid()}-{next(_consumers)}"
         self._path = ["topics", topic, "groups", group]
         self._store.ask("PUT", [*self._path, "consumers", self._name], _given({"in_flight": prefetch}))
 

@@ -669,7 +669,7 @@ def test_an_unknown_topic_is_not_found_by_any_call(world: World) -> None:
         lambda: store.topic("nope"),
         lambda: list(store.read("nope")),
         lambda: list(store.read_arrow("nope")),
-        lambda: store.subscribe("nope", "g"),
+        lambda: store.subscribe("nope", "g", create=False),
         lambda: store.seek("nope", "g", "earliest"),
         lambda: store.delete_group("nope", "g"),
         lambda: store.dead_letters("nope"),

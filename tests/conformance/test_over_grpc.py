@@ -1,5 +1,5 @@
 """
-The suite over gRPC, by an adapter over the generated stub: delivery here, the rest in test_over_grpc_long.py.
+The suite over gRPC, by an adapter over the generated stub: delivery and how it is shared here, the rest in test_over_grpc_long.py.
 
 Tests that ask for what the proto does not have are skipped with the reason.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.values import MIB
-from tests.conformance import test_delivery
+from tests.conformance import test_delivery, test_fairness, test_looping, test_members, test_topics_to_come
 from tests.conformance.backends import Backend, ServerBackend
 from tests.grpc.running import Running
 from tests.grpc.store import GrpcStore
@@ -25,6 +25,7 @@ NOT_OVER_GRPC = {
     "test_fetching_is_not_delivering_however_often_members_come_and_go": "a thousand streams take too long",
     "test_keys_over_the_limit_are_forgotten_oldest_first": "a hundred thousand publishes take too long",
     "test_a_list_may_be_acked_in_any_order": "many examples, of what the engine does",
+    "test_who_stops_asking_for_a_while_goes_on_where_it_was": "the lease of the oldest runs: gRPC clients do not say what they have begun",
     "test_a_pair": "told on quick backends only",
     "test_alone": "each feature is in stories of several",
     "test_any_features_at_once": "told on quick backends only",
@@ -66,4 +67,5 @@ def collect(module: ModuleType) -> dict[str, Any]:
     }
 
 
-globals().update(collect(test_delivery))
+for _module in (test_delivery, test_fairness, test_looping, test_topics_to_come, test_members):
+    globals().update(collect(_module))

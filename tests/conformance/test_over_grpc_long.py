@@ -15,6 +15,7 @@ from tests.conformance import (
     test_ordered_groups,
     test_pairs,
     test_publishing,
+    test_publishing_together,
     test_reading,
     test_recording,
     test_topics,
@@ -27,7 +28,7 @@ MODULES = (
     test_dead_letter_attributes,
     test_features_together, test_pairs,
     test_dead_letters, test_deduplication, test_groups, test_leases, test_options, test_ordered_groups, test_publishing, test_reading,
-    test_recording, test_topics,
+    test_recording, test_topics, test_publishing_together,
 )  # fmt: skip
 for _module in MODULES:
     globals().update(collect(_module))

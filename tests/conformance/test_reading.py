@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import OffsetOutOfRange, ReadOnly, TopicNotFound
+from penstock.errors import BadColumn, OffsetOutOfRange, ReadOnly, TopicNotFound
 from tests.conformance.helpers import drain, numbered, offsets, position, state_of, stored, ten_apart, values
 
 if TYPE_CHECKING:
@@ -260,6 +260,39 @@ def test_arrow_is_out_of_range_where_reading_is(store: Store) -> None:
         list(store.read_arrow("nope"))
     with pytest.raises(TopicNotFound):
         list(store.read_arrow("t", 1))
+
+
+def test_arrow_tells_the_partition(store: Store) -> None:
+    """An offset means nothing without it: first by default, and wherever it is named."""
+    store.create_topic("t", partitions=3)
+    for number in range(9):
+        store.publish("t", b"%d" % number, partition=number % 3)
+    store.publish_many("t", [b"9", b"10"], partition=2)
+    table = pyarrow.Table.from_batches(store.read_arrow("t"))
+    assert table.schema.names == [
+        "partition", "offset", "timestamp", "key", "value", "headers", "priority", "expires_at", "deliver_at"
+    ]  # fmt: skip
+    expected = sorted((message.partition, message.offset, message.value) for message in store.read("t"))
+    assert sorted((row["partition"], row["offset"], row["value"]) for row in table.to_pylist()) == expected
+    chosen = pyarrow.Table.from_batches(store.read_arrow("t", 2, columns=["value", "partition"]))
+    assert chosen.to_pylist() == [{"value": b"%d" % number, "partition": 2} for number in (2, 5, 8, 9, 10)]
+    alone = pyarrow.Table.from_batches(store.read_arrow("t", columns=["partition"]))
+    assert alone.column(0).to_pylist() == [0] * 3 + [1] * 3 + [2] * 5
+    with pytest.raises(BadColumn, match="partition, offset"):
+        list(store.read_arrow("t", columns=["nothing"]))
+
+
+@pytest.mark.parametrize("columns", [None, ["partition"], ["value", "offset"], ["appended_at", "partition", "headers"]])
+def test_arrow_of_nothing_is_an_empty_table(store: Store, columns: list[str] | None) -> None:
+    """With the same columns and types as if there were messages: of a topic without any, and of a range without any."""
+    store.create_topic("t", partitions=2)
+    empty = pyarrow.Table.from_batches(store.read_arrow("t", columns=columns))
+    assert empty.num_rows == 0
+    store.publish("t", b"x", partition=1)
+    nothing = pyarrow.Table.from_batches(store.read_arrow("t", 1, start="latest", columns=columns))
+    full = pyarrow.Table.from_batches(store.read_arrow("t", columns=columns))
+    assert (nothing.num_rows, full.num_rows) == (0, 1)
+    assert empty.schema == nothing.schema == full.schema
 
 
 def test_an_empty_topic_has_no_rows(store: Store) -> None:

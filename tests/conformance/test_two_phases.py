@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import BadArgument, BadName, Closed, StageNotFound, TopicNotFound, TransactionFenced, UsageError
+from penstock.errors import (
+    BadArgument,
+    BadName,
+    Closed,
+    StageNotFound,
+    TopicNotFound,
+    TransactionChanged,
+    TransactionFenced,
+    UsageError,
+)
 from tests.conformance.awaited import Awaited
 from tests.conformance.helpers import numbered, state_of, stored
 
@@ -41,7 +50,7 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_after(store: Store) ->
     other = staged(store, b"4", b"5")
     assert stored(store, "t") == stored(store, "u") == []
     result = store.commit("job", 1, [stage.identity, other])
-    assert result == ("job", 1, 5, False, 1)
+    assert result == ("job", 1, 5, False, 1, None)
     assert stored(store, "t") == [b"1", b"4", b"5"]
     assert stored(store, "u") == [b"2", b"3"]
     first = next(iter(store.read("t")))
@@ -49,17 +58,88 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_after(store: Store) ->
 
 
 def test_a_number_that_is_repeated_gives_the_first_answer(store: Store) -> None:
-    """With the same stages, with none, with others: nothing is published, and what it was given again is dropped."""
+    """With the same stages, with none, with stages of the same messages: nothing is published, and what it was given again is dropped."""
     one = staged(store, b"1", b"2")
-    assert store.commit("job", 5, [one]) == ("job", 5, 2, False, 5)
-    late = staged(store, b"late")
-    for stages in ([one], [], [late], [NEVER_MADE]):
-        assert store.commit("job", 5, stages) == ("job", 5, 2, True, 5)
+    assert store.commit("job", 5, [one]) == ("job", 5, 2, False, 5, None)
+    late = staged(store, b"2", b"1")
+    for stages in ([one], [], [late], [late], [one], [NEVER_MADE]):
+        assert store.commit("job", 5, stages) == ("job", 5, 2, True, 5, None)
     assert stored(store, "t") == [b"1", b"2"]
     with pytest.raises(StageNotFound):
         store.commit("job", 6, [late])
     assert store.commit("job", 7, [staged(store, b"3")]).newest == 7
-    assert store.commit("job", 5, []) == ("job", 5, 2, True, 7), "somebody else goes on"
+    assert store.commit("job", 5, []) == ("job", 5, 2, True, 7, None), "somebody else goes on"
+
+
+def staged_rows(
+    store: Store, rows: list[tuple[bytes | None, bytes | None, dict[str, bytes] | None]], *, parts: int = 1
+) -> list[str]:
+    """Stages of rows of value, key and headers, in several parts."""
+    found = []
+    for part in range(parts):
+        with plain(store).stage("job") as stage:
+            for value, key, headers in rows[part::parts]:
+                stage.publish("t", value, key=key, headers=headers)
+        found.append(stage.identity)
+    return found
+
+
+def test_a_number_that_is_repeated_with_other_messages_is_refused(store: Store) -> None:
+    """More, fewer, or as many of which one differs in value, key or headers; nothing is lost: the stages are still there."""
+    store.create_topic("t", partitions=3)
+    rows: list[tuple[bytes | None, bytes | None, dict[str, bytes] | None]] = [
+        (b"value %d" % number, b"key %d" % (number % 3) if number % 2 else None, {"n": b"%d" % number} if number % 5 else None)
+        for number in range(50)
+    ]
+    assert store.commit("job", 1, staged_rows(store, rows)).messages == 50
+    assert store.commit("job", 1, staged_rows(store, rows[::-1], parts=3)).duplicate, "other stages, another order"
+    others = [
+        rows[:-1], [*rows, (b"", None, None)], [*rows[:-1], rows[0]], [*rows[:-1], (b"value 49", b"key 0", {"n": b"49"})],
+        [*rows[:-1], (None, b"key 1", {"n": b"49"})], [*rows[:-1], (b"value 49", b"key 1", {"n": b"48"})],
+        [*rows[:-1], (b"value 49", b"key 1", None)],
+    ]  # fmt: skip
+    others.append([rows[0], (b"value 3", *rows[1][1:]), rows[2], (b"value 1", *rows[3][1:]), *rows[4:]])
+    for other in others:
+        stages = staged_rows(store, other, parts=2)
+        for _ in range(2):
+            with pytest.raises(TransactionChanged) as told:
+                store.commit("job", 1, stages)
+            assert (told.value.number, told.value.committed, told.value.given) == (1, 50, len(other))
+    assert sum(plain(store).ends("t").values()) == 50
+    assert store.commit("job", 1, stages, keep_committed=True) == ("job", 1, 50, True, 1, None)
+    assert sum(plain(store).ends("t").values()) == 50
+    late = staged_rows(store, others[0])
+    with pytest.raises(TransactionChanged):
+        store.commit("job", 1, late)
+    assert store.commit("job", 2, late).messages == 49, "under a number of their own"
+
+
+def test_a_repetition_of_which_a_stage_is_gone_is_refused(store: Store) -> None:
+    """Nobody can tell what it had; where all are gone, somebody asks for the answer once more."""
+    store.commit("job", 1, [staged(store, b"1", b"2")])
+    left, gone = staged(store, b"1"), staged(store, b"2")
+    store.abort([gone])
+    with pytest.raises(StageNotFound):
+        store.commit("job", 1, [left, gone])
+    assert store.commit("job", 1, [gone]).duplicate
+
+
+def test_a_note_is_kept_beside_a_commit(lasting: Backend) -> None:
+    """It is the first one's, and is there after a restart."""
+    store = lasting.open()
+    assert (
+        store.commit("job", 1, [staged(store, b"1")], note='up to {"in": 7} \N{SNOWMAN}').note == 'up to {"in": 7} \N{SNOWMAN}'
+    )
+    assert store.commit("job", 1, [staged(store, b"1")], note="later").note == 'up to {"in": 7} \N{SNOWMAN}'
+    assert store.commit("job", 2, []).note is None
+    store = lasting.kill()
+    assert plain(store).committed("job", 1) == ("job", 1, 1, True, 2, 'up to {"in": 7} \N{SNOWMAN}')
+    with pytest.raises(TransactionChanged):
+        store.commit("job", 1, [staged(store, b"2")])
+    wrong: list[Any] = [5, b"x", "x" * 2049]
+    for bad in wrong:
+        with pytest.raises(BadArgument):
+            store.commit("job", 3, [], note=bad)
 
 
 def test_a_lower_number_is_fenced(store: Store) -> None:
@@ -77,7 +157,7 @@ def test_a_lower_number_is_fenced(store: Store) -> None:
 
 def test_zero_is_a_number_and_the_highest_too(store: Store) -> None:
     """As I13 has it."""
-    assert store.commit("job", 0, [staged(store, b"x")]) == ("job", 0, 1, False, 0)
+    assert store.commit("job", 0, [staged(store, b"x")]) == ("job", 0, 1, False, 0, None)
     assert store.commit("job", 0, []).duplicate
     assert store.commit("job", (1 << 63) - 1, []).messages == 0
     with pytest.raises(TransactionFenced):
@@ -161,7 +241,7 @@ def test_what_was_committed_can_be_asked_for(store: Store) -> None:
     store = plain(store)
     assert store.committed("job", 3) is None
     store.commit("job", 3, [staged(store, b"1", b"2")])
-    assert store.committed("job", 3) == ("job", 3, 2, True, 3)
+    assert store.committed("job", 3) == ("job", 3, 2, True, 3, None)
     assert store.committed("job", 4) is None
     assert store.committed("other", 3) is None
     with pytest.raises(TransactionFenced):
@@ -177,7 +257,7 @@ def test_commits_and_stages_are_there_after_a_restart(lasting: Backend) -> None:
     unfinished.publish("t", b"unfinished")
     for again in (lasting.reopen, lasting.kill):
         store = again()
-        assert store.commit("job", 1, []) == ("job", 1, 1, True, 1)
+        assert store.commit("job", 1, []) == ("job", 1, 1, True, 1, None)
         with pytest.raises(StageNotFound):
             store.commit("job", 2, [unfinished.identity])
     assert store.commit("job", 2, [two]).messages == 1

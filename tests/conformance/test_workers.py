@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import signal
 import subprocess
 import sys
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Store
-from penstock.errors import UsageError
+from penstock.errors import BadName, BadSetting, UsageError
 from penstock.testing import FakeClock
-from tests.conformance.backends import SETTINGS, DirectoryBackend, skip_unless
+from tests.conformance.backends import SETTINGS, DirectoryBackend, keep_clients, skip_unless
 from tests.conformance.helpers import PATIENCE, Running, numbered, offsets, position, until, values
 
 if TYPE_CHECKING:
@@ -298,6 +299,7 @@ def test_a_slow_handler_keeps_its_message(live: Backend) -> None:
     with running(store):
         seen.wait_for(1)
         for number in range(1, 5):
+            keep_clients(live.owner(), 11)
             clock.advance(11)
             store.publish("t", b"%d" % number)
             seen.wait_for(number + 1)
@@ -416,3 +418,75 @@ def test_a_signal_stops_a_program_of_workers_in_good_order(live: Backend, tmp_pa
     assert seen == [str(at) for at in range(10)]
     with Store.open(str(tmp_path / "store"), settings=SETTINGS) as store:
         assert position(store, "t", "g") == 10
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_worker_may_start_before_the_first_message(live_store: Store, kind: str) -> None:
+    """It makes its topic, as it declares it, and gets what is published then."""
+    found: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    if kind == "plain":
+
+        @live_store.worker("t", group="g", start="latest", topic_settings={"partitions": 2})
+        def handle(message: Any) -> None:
+            found.put(message.value)
+
+    else:
+
+        @live_store.worker("t", group="g", start="latest", topic_settings={"partitions": 2})
+        async def handle_soon(message: Any) -> None:
+            found.put(message.value)
+
+    with running(live_store):
+        until(lambda: [info.name for info in live_store.topics()] == ["t"])
+        assert live_store.topic("t").partitions == 2
+        live_store.publish("t", b"x")
+        assert found.get(timeout=PATIENCE) == b"x"
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_worker_waits_for_a_topic_that_it_may_not_make(live: Backend, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """And begins with the first message of it, also if it wants to begin at the end."""
+    store = live.open(auto_create=False)
+    found: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    if kind == "plain":
+
+        @store.worker("t", group="g", start="latest")
+        def handle(message: Any) -> None:
+            found.put(message.value)
+
+    else:
+
+        @store.worker("t", group="g", start="latest")
+        async def handle_soon(message: Any) -> None:
+            found.put(message.value)
+
+    with running(store):
+        until(lambda: "waits for the topic t" in caplog.text)
+        store.create_topic("t")
+        store.publish("t", b"first")
+        assert found.get(timeout=PATIENCE) == b"first"
+
+
+def test_a_worker_that_waits_for_its_topic_can_be_stopped(live: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    store = live.open(auto_create=False)
+    store.worker("t", group="g")(lambda _: None)
+    with running(store):
+        until(lambda: "waits for the topic t" in caplog.text)
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("max_retries", "max_deliveries"), ("max_delivery", "max_deliveries"), ("leese", "lease")]
+)
+def test_a_worker_with_a_misspelt_setting_is_refused_where_it_is_made(live_store: Store, wrong: str, right: str) -> None:
+    """And not first where it runs; the error says what is meant."""
+    with pytest.raises(BadSetting, match=right):
+        live_store.worker("t", group="g", **{wrong: 3})
+
+
+@pytest.mark.parametrize("wrong", [{"topic": ""}, {"group": "a b"}])
+def test_a_worker_with_a_bad_name_is_refused_where_it_is_made(live_store: Store, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadName):
+        live_store.worker(wrong.get("topic", "t"), group=wrong.get("group", "g"))

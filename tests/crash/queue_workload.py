@@ -345,7 +345,7 @@ class Oracle:
                 continue
             if number > min(known) or not result.duplicate:
                 raise Anomaly(f"not fenced: number {number} was passed over")
-        clock = store._clock
+        clock = store._clock.watched
         assert isinstance(clock, FakeClock)
         for step in (1, 2, 3):
             clock.advance(1)
@@ -382,7 +382,7 @@ class Oracle:
             }
             given: list[Place] = []
             consumer = store.subscribe("in", name)
-            clock = store._clock
+            clock = store._clock.watched
             assert isinstance(clock, FakeClock)
             empty = 0
             while empty < 3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -29,6 +29,7 @@ from tests.crash.workload import Anomaly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 CASES: dict[str, Callable[..., int]] = {
     "compaction": compaction_case,
@@ -174,11 +175,19 @@ def _vacuum_takes_the_unfinished() -> Iterator[None]:
 
 @contextmanager
 def _files_go_before_the_start_is_durable() -> Iterator[None]:
-    def retain(self: Housekeeping, log: Any, rules: Any, *, without: str | None = None) -> tuple[int, int]:
-        start = log.retention_start(**rules._asdict(), keep_from=self._volume.keep_from(log), without=without)
-        removed: tuple[int, int] = log.drop_before(start)
-        self._volume.commit_changes([MoveLogStart(log, start)])
-        return removed
+    def retain(
+        self: Housekeeping,
+        log: Any,
+        rules: Any,
+        *,
+        without: str | None = None,
+        floors_hold: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> tuple[int, int]:
+        with floors_hold():
+            start = log.retention_start(**rules._asdict(), keep_from=self._volume.keep_from(log), without=without)
+            removed: tuple[int, int] = log.drop_before(start)
+            self._volume.commit_changes([MoveLogStart(log, start)])
+            return removed
 
     with mock.patch.object(Housekeeping, "retain", retain):
         yield

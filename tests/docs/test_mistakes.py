@@ -36,7 +36,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object], type[Exception], list[str]]] 
     ),
     (
         "a topic that nobody made",
-        lambda s: s.subscribe("nothing", group="billing"),
+        lambda s: s.seek("nothing", "billing", "earliest"),
         penstock.errors.TopicNotFound,
         ["'nothing'", "create it first"],
     ),

@@ -113,3 +113,13 @@ def test_an_example_runs_to_its_end(script: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry.sdk", "opentelemetry"])
+def test_the_example_of_tracing_says_in_one_line_what_it_needs(missing: str) -> None:
+    """Where the SDK, or the API too, is not installed."""
+    program = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_path({str(ROOT / 'examples' / 'tracing.py')!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "pip install opentelemetry-sdk" in done.stderr

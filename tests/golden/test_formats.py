@@ -21,6 +21,7 @@ from penstock.format.batch_header import (
 from penstock.format.checkpoint import Checkpoint, LogRow
 from penstock.format.checksum import crc32c
 from penstock.format.compression import Codec
+from penstock.format.digest import digest_of
 from penstock.format.frame import (
     JournalFileHeader,
     Reference,
@@ -43,6 +44,7 @@ from penstock.format.stage import (
     StageEntry,
     StagePart,
     decode_stage,
+    encode_stage_digest,
     encode_stage_entry,
     encode_stage_footer,
     encode_stage_header,
@@ -388,6 +390,21 @@ def test_a_stage_with_parts() -> None:
     data = golden("stage-parts.bin", encoded)
     entries = [StageEntry(TOPIC_ID, 0, memoryview(batches[0].data))]
     assert decode_stage(data) == Stage(STORE_ID, "job", APPEND_TIME_US, entries, [part])
+    assert encoded == data
+
+
+def test_a_stage_with_a_digest() -> None:
+    """What tells a repetition from something else."""
+    batch = encode_batch([b"one", None], keys=[b"k", b""])
+    batch.stamp(0, 0, 0, 0, 0, 0)
+    encoded = encode_stage_header(STORE_ID, "job", APPEND_TIME_US) + encode_stage_entry(TOPIC_ID, 0) + batch.data
+    digest = digest_of("t", Batch(batch.data))
+    encoded += encode_stage_digest(2, digest)
+    encoded += encode_stage_footer(crc32c(encoded), 2, len(encoded) + STAGE_FOOTER_BYTES)
+    data = golden("stage-digest.bin", encoded)
+    entries = [StageEntry(TOPIC_ID, 0, memoryview(batch.data))]
+    assert decode_stage(data) == Stage(STORE_ID, "job", APPEND_TIME_US, entries, [], digest)
+    assert decode_stage(data).messages == 2
     assert encoded == data
 
 

@@ -103,10 +103,12 @@ def test_the_numbers_of_calls_never_change() -> None:
     """A number that was given away is never given to another call."""
     assert {call.name: int(call) for call in Call} == {
         "HELLO": 1, "PING": 2, "TOPICS": 3, "TOPIC": 4, "CREATE_TOPIC": 5, "TOPIC_TO_PUBLISH": 6, "STATS": 7, "RETAIN": 8, "FLUSH": 9,
-        "VACUUM": 10, "COMPACT": 11, "DELETE_TOPIC": 12, "METRICS": 13,
-        "PUBLISH": 16, "PUBLISH_ONCE": 17, "OPEN_PRODUCER": 18, "TRANSACT": 19, "STAGE": 24, "STAGE_ADD": 25, "STAGE_FINISH": 26,
+        "VACUUM": 10, "COMPACT": 11, "DELETE_TOPIC": 12, "METRICS": 13, "STOPPING": 14,
+        "PUBLISH": 16, "PUBLISH_ONCE": 17, "OPEN_PRODUCER": 18, "TRANSACT": 19, "PUBLISH_MANY": 20,
+        "STAGE": 24, "STAGE_ADD": 25, "STAGE_FINISH": 26,
         "STAGE_ABANDON": 27, "COMMIT": 28, "ABORT": 29, "COMMITTED": 30, "SUBSCRIBE": 32, "FETCH": 33, "CREDIT": 34, "ACK": 35,
         "NACK": 36, "EXTEND": 37, "RETURN": 38, "COMMIT_POSITION": 39, "UNSUBSCRIBE": 40, "PAUSE": 41, "CANCEL": 42, "CONSUMER": 43,
-        "GROUPS": 48, "DELETE_GROUP": 49, "SEEK": 50, "POSITIONS": 56, "READ": 57, "OFFSET_OF_TIME": 58, "DEAD_LETTERS": 64,
-        "REPLAY_DEAD_LETTERS": 65, "DISCARD_DEAD_LETTERS": 66,
+        "HEARTBEAT": 44,
+        "GROUPS": 48, "DELETE_GROUP": 49, "SEEK": 50, "MEMBERS": 51, "EVICT_MEMBER": 52, "POSITIONS": 56, "READ": 57, "OFFSET_OF_TIME": 58,
+        "DEAD_LETTERS": 64, "REPLAY_DEAD_LETTERS": 65, "DISCARD_DEAD_LETTERS": 66,
     }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
 
@@ -133,3 +135,61 @@ def test_a_message_that_came_back_is_not_the_oldest() -> None:
     sim.store.flush()
     sim.kill()
     assert sim.failures() == {0: 2, 1: 1, 2: 1}
+
+
+def test_what_is_with_a_consumer_again_is_in_flight_and_not_retrying() -> None:
+    """Retrying are those that failed and wait: until they are due, and until somebody takes them."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(3))
+    consumer = sim.store.subscribe("t", "g", backoff=10, max_deliveries=3)
+
+    def counts() -> tuple[int, int]:
+        found = sim.store.stats().topics["t"].groups["g"]
+        return found.in_flight, found.retrying
+
+    for message in take(consumer):
+        message.nack()
+    assert counts() == (0, 3)
+    sim.clock.advance(20)
+    assert counts() == (0, 3)
+    first, second = take(consumer, 2)
+    assert counts() == (2, 1)
+    first.ack()
+    assert counts() == (1, 1)
+    second.reject("no good")
+    assert counts() == (0, 1)
+    sim.store.close()
+
+
+@pytest.mark.parametrize("how", ["kill", "restart", "lose_power", "checkpoint and kill", "checkpoint twice and restart"])
+def test_dead_lettered_counts_all_time(how: str) -> None:
+    """Whatever the store survives: also a failover of a shared folder, which is the death of its owner."""
+    sim = Sim()
+
+    def bury(count: int) -> None:
+        sim.store.publish_many("t", numbered(count))
+        with sim.store.subscribe("t", "g") as consumer:
+            for message in take(consumer):
+                message.reject("no good")
+
+    def counted() -> int:
+        return sim.store.stats().topics["t"].groups["g"].dead_lettered
+
+    bury(3)
+    assert counted() == 3
+    if how.startswith("checkpoint"):
+        sim.checkpoint()
+        bury(2)
+        if "twice" in how:
+            sim.checkpoint()
+        expected = 5
+    else:
+        expected = 3
+    getattr(sim, how.rpartition(" ")[2])()
+    assert counted() == expected
+    bury(1)
+    sim.restart()
+    sim.restart()
+    assert counted() == expected + 1
+    assert len(sim.store.dead_letters("t")) == expected + 1
+    sim.store.close()

@@ -420,7 +420,7 @@ def test_what_is_raised_in_a_workers_thread_between_two_messages_costs_it_none(m
         if len(handled) == COUNT:
             done.set()
 
-    worker = Worker(handle, lambda: _consumer(sim), 1, None, 0.0)
+    worker = Worker(handle, lambda: _consumer(sim), topic="t", concurrency=1, batch=None, linger=0.0)
     begin, calls = worker._begin, []
 
     def interrupted(messages: list[Any]) -> list[Any]:

@@ -154,8 +154,8 @@ def test_a_segment_is_not_rewritten_without_what_a_group_was_sought_back_to(monk
     housekeeper = sim.store._housekeeper
     original = type(housekeeper)._protected_groups
 
-    def protected_groups(self: Any, topic: Any) -> Any:
-        groups = original(self, topic)
+    def protected_groups(self: Any, topic: Any, now_us: int) -> Any:
+        groups = original(self, topic, now_us)
         generations = [group.unfinished(0)[2] for group in groups]
         if started or not sim.store._volume._rewrite_lock.locked():
             return groups  # while a segment is rewritten it is asked once: before the rename

@@ -322,6 +322,55 @@ def test_a_waiting_ack_is_durable_though_another_threads_cycle_took_it() -> None
     assert not returned_too_early
 
 
+@pytest.mark.parametrize("split_by", ["a checkpoint's barrier", "a full frame"])
+def test_a_waiting_ack_is_durable_though_its_operations_went_into_several_frames(split_by: str) -> None:
+    """The first one ended the wait's ticket; the second has the ack, and another thread still waits for the disk with it."""
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(3000))
+    consumer = sim.store.subscribe("t", "g", prefetch=3000)
+    messages = take(consumer, 3000)
+    consumer.flush()
+    volume = sim.store._volume
+    if split_by == "a full frame":
+        noted = sim.store._groups._noted
+        for message in messages[:2900:2]:
+            message.nack()  # each an operation of its own: as many as go into two frames
+            if sum(len(entry) for entry in noted if isinstance(entry, bytes)) > sim.settings.frame_bytes // 2 + 1024:
+                break
+    else:
+        messages[0].ack()
+        volume.checkpoint()
+    sync, commit = volume._journal.sync, volume.commit_changes
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def slow_sync() -> None:
+        syncing.set()
+        go_on.wait(2 * SOON)
+        sync()
+
+    def then_another_thread_leads(changes: Any) -> Any:
+        done = commit(changes)
+        if not syncing.is_set() and any(type(entry).__name__ == "_Mark" for entry in sim.store._groups._noted):
+            volume._journal.sync = slow_sync  # type: ignore[method-assign]
+            in_thread(lambda: commit(()))
+            assert syncing.wait(SOON)
+        return done
+
+    volume.commit_changes = then_another_thread_leads  # type: ignore[method-assign]
+    thread, _ = in_thread(lambda: messages[2999].ack(wait=True))
+    assert syncing.wait(SOON)
+    deadline = time.monotonic() + SOON
+    while thread.is_alive() and not volume._committer._pending and time.monotonic() < deadline:
+        time.sleep(0.001)
+    returned_too_early = not thread.is_alive()
+    go_on.set()
+    thread.join(SOON)
+    assert not returned_too_early
+    sim.lose_power()
+    assert 2999 not in sim.group().cursors[0].open
+
+
 # -- after a crash --------------------------------------------------------------------------------------------------------
 
 

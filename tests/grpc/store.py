@@ -11,6 +11,7 @@ import inspect
 import itertools
 import queue
 import threading
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -22,7 +23,7 @@ from google.rpc.status_pb2 import Status
 from penstock.arguments import check_moment_us, check_seconds, check_whole_number, shown
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
 from penstock.settings import GroupSettings, TopicSettings
-from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.stats import GroupStats, MemberInfo, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, Retained, Rewritten, TopicInfo
 from penstock.topics.message import Headers
 from penstock.topics.receipt import Receipt
@@ -171,7 +172,9 @@ class GrpcDelivery(GrpcMessage):
 
 
 class GrpcConsumer:
-    """A Subscribe stream that fetches."""
+    """A Subscribe stream: `get` fetches, iterating gives credit, and what was pushed and not begun is given back when it is asked for."""
+
+    AHEAD = 100
 
     def __init__(self, stub: PenstockStub, topic: str, group: str, options: dict[str, Any]) -> None:
         self.topic, self.group = topic, group
@@ -180,12 +183,60 @@ class GrpcConsumer:
         self._lock = threading.Lock()
         self.closed = False
         with translated():
-            start = pb.Subscription(topic=topic, group=group, **_subscription(options))
+            start = pb.Subscription(topic=topic, group=group, recallable=True, **_subscription(options))
             self._requests.put(pb.SubscribeRequest(start=start))
             self._call = stub.Subscribe(iter(self._requests.get, None))
             started = next(self._call).started
         self.ordered, self._partitions = started.settings.ordered, started.partitions
         self._stub = stub
+        self._window = max(1, min(self.AHEAD, int(options.get("prefetch") or self.AHEAD)))
+        self._answers: queue.SimpleQueue[pb.SubscribeResponse | grpc.RpcError | None] = queue.SimpleQueue()
+        self._ahead: deque[pb.Delivery] = deque()
+        self._pushed = threading.Condition()
+        self._credit = 0
+        self._ended = False
+        self._end: grpc.RpcError | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        """Sort what comes: answers for who asked, pushes into the buffer, and out of it again what others are to have."""
+        end: grpc.RpcError | None = None
+        try:
+            for response in self._call:
+                kind = response.WhichOneof("event")
+                with self._pushed:
+                    if kind == "recall":
+                        count = min(response.recall.messages, len(self._ahead))
+                        tags = [self._ahead.pop().tag for _ in range(count)]
+                        given = [pb.Tags(first=tag, count=1) for tag in tags]
+                        self._requests.put(pb.SubscribeRequest(recalled=True, give_back=given))
+                    elif kind == "revoked":
+                        gone = [range(one.first, one.first + one.count) for one in response.revoked.tags]
+                        self._ahead = deque(one for one in self._ahead if not any(one.tag in tags for tags in gone))
+                    elif kind == "deliveries" and not response.deliveries.id:
+                        self._ahead.extend(response.deliveries.messages)
+                        self._credit -= len(response.deliveries.messages)
+                        self._pushed.notify_all()
+                if kind == "settled" or (kind == "deliveries" and response.deliveries.id):
+                    self._answers.put(response)
+        except grpc.RpcError as error:
+            end = error
+        with self._pushed:
+            self._ended, self._end = True, end
+            if end is not None:
+                self._ahead.clear()  # none of it is this consumer's any more
+            self._pushed.notify_all()
+        self._answers.put(end)
+
+    def _next_answer(self) -> pb.SubscribeResponse:
+        answer = self._answers.get()
+        if answer is None or isinstance(answer, grpc.RpcError):
+            self._answers.put(answer)  # for who asks next
+            if answer is not None:
+                raise answer
+            raise Closed(f"the consumer of {self.topic}/{self.group}")
+        return answer
 
     def _ask(self, **fields: Any) -> tuple[pb.Settled, list[pb.Delivery]]:
         """Send a request, and wait for its answer, and for that of its fetch."""
@@ -197,7 +248,7 @@ class GrpcConsumer:
             settled: pb.Settled | None = None
             found: list[pb.Delivery] | None = None if "fetch" in fields else []
             while settled is None or found is None:
-                response = next(self._call)
+                response = self._next_answer()
                 if response.WhichOneof("event") == "settled":
                     settled = response.settled
                 else:
@@ -264,17 +315,23 @@ class GrpcConsumer:
         if not self.closed:
             self.closed = True
             self._requests.put(None)
-            try:
-                for _ in self._call:
-                    pass
-            except grpc.RpcError:
-                return  # it had ended already
+            self._reader.join()
 
     def __iter__(self) -> Iterator[GrpcDelivery]:
         while True:
-            message = self.get()
-            if message is not None:
-                yield message
+            with self._pushed:
+                if (len(self._ahead) + self._credit) * 2 <= self._window:
+                    more = self._window - len(self._ahead) - self._credit
+                    self._credit += more
+                    self._requests.put(pb.SubscribeRequest(credit=more))
+                while not self._ahead and not self._ended:
+                    self._pushed.wait()
+                if not self._ahead:
+                    if self._end is not None and not self.closed:
+                        raise error_of(self._end)
+                    return
+                message = self._ahead.popleft()
+            yield GrpcDelivery(self, message)
 
     def __enter__(self) -> Self:
         return self
@@ -305,6 +362,24 @@ def _options(ttl: Any, delay: Any, priority: Any) -> dict[str, Any]:
     return found
 
 
+def _new_topic(settings: dict[str, Any]) -> pb.TopicSettings:
+    chosen: dict[str, Any] = {}
+    for key, value in settings.items():
+        if f"{key}_ms" in pb.TopicSettings.DESCRIPTOR.fields_by_name:
+            chosen[f"{key}_ms"] = _ms(key, value)
+            if key == "ttl" and not chosen["ttl_ms"]:
+                no_such_call("a ttl of nothing: in the settings 0 means for ever")
+        elif key == "expired":
+            chosen[key] = EXPIREDS.get(value, pb.EXPIRED_UNSPECIFIED)
+        elif key == "sync":
+            chosen[key] = value and SYNCS.get(getattr(value, "value", value), pb.SYNC_MODE_UNSPECIFIED)
+        elif key == "retain":
+            chosen[key] = RETAINS.get(value, pb.RETAIN_UNSPECIFIED)
+        else:
+            chosen[key] = value
+    return pb.TopicSettings(**chosen)
+
+
 def _subscription(options: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in options.items():
@@ -316,6 +391,9 @@ def _subscription(options: dict[str, Any]) -> dict[str, Any]:
             found[name] = RESETS.get(value, pb.RESET_UNSPECIFIED)
         elif name == "start":
             found[name] = place(name, value)
+        elif name == "topic_settings" and isinstance(value, dict):
+            found[name] = _new_topic({key: one for key, one in value.items() if key != "partitions"})
+            found["partitions"] = value.get("partitions")
         else:
             found[name] = value
     return found
@@ -375,22 +453,8 @@ class GrpcStore:
     # -- topics -----------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, *, partitions: int = 1, **settings: Any) -> TopicInfo:
-        chosen: dict[str, Any] = {}
-        for key, value in settings.items():
-            if f"{key}_ms" in pb.TopicSettings.DESCRIPTOR.fields_by_name:
-                chosen[f"{key}_ms"] = _ms(key, value)
-                if key == "ttl" and not chosen["ttl_ms"]:
-                    no_such_call("a ttl of nothing: in the settings 0 means for ever")
-            elif key == "expired":
-                chosen[key] = EXPIREDS.get(value, pb.EXPIRED_UNSPECIFIED)
-            elif key == "sync":
-                chosen[key] = SYNCS.get(getattr(value, "value", value), pb.SYNC_MODE_UNSPECIFIED)
-            elif key == "retain":
-                chosen[key] = RETAINS.get(value, pb.RETAIN_UNSPECIFIED)
-            else:
-                chosen[key] = value
         with translated():
-            request = pb.CreateTopicRequest(name=name, partitions=partitions, settings=pb.TopicSettings(**chosen))
+            request = pb.CreateTopicRequest(name=name, partitions=partitions, settings=_new_topic(settings))
             return _topic(self.admin.CreateTopic(request))
 
     def topics(self) -> list[TopicInfo]:
@@ -469,6 +533,22 @@ class GrpcStore:
         with translated():
             found = [one for name in names for one in self.admin.ListGroups(pb.ListGroupsRequest(topic=name)).groups]
         return [GroupInfo(one.topic, one.name, _group_settings(one.settings)) for one in found]
+
+    def members(self, topic: str, group: str) -> list[MemberInfo]:
+        with translated():
+            found = self.admin.ListMembers(pb.ListMembersRequest(topic=topic, group=group)).members
+        return [
+            MemberInfo(
+                one.id, one.name if one.HasField("name") else None, one.interface, one.peer, one.principal,
+                EPOCH + dt.timedelta(microseconds=one.since_us), EPOCH + dt.timedelta(microseconds=one.heard_us), one.in_flight,
+                one.buffered, one.bytes, one.prefetch, one.paused, list(one.partitions),
+            )
+            for one in found
+        ]  # fmt: skip
+
+    def evict_member(self, topic: str, group: str, member: str) -> int:
+        with translated():
+            return int(self.admin.EvictMember(pb.EvictMemberRequest(topic=topic, group=group, member=member)).messages)
 
     def delete_group(self, topic: str, group: str) -> None:
         with translated():

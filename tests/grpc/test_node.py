@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -73,3 +74,69 @@ def test_a_node_program_publishes_and_consumes_by_the_proto(program: Path, tmp_p
         with store.subscribe("orders", "node") as consumer:
             assert consumer.get(timeout=0) is None
         assert [letter.value for letter in store.dead_letters("orders").list()] == [b"7"]
+
+
+def test_the_program_of_the_page_runs_on_a_new_server(program: Path, tmp_path: Path) -> None:
+    """As it is printed, but for the address, and it is ended when it has said what it has to say."""
+    page = (Path(__file__).parents[2] / "docs" / "grpc.md").read_text()
+    (code,) = re.findall(r"```javascript\n(.*?)```", page, re.DOTALL)
+    with serving(
+        "--data",
+        str(tmp_path / "data"),
+        "--no-native",
+        "--no-http",
+        "--grpc",
+        "127.0.0.1:0",
+        environment={"PENSTOCK_SERVE_NO_GRPC": "0"},
+    ) as server:
+        assert "127.0.0.1:7421" in code
+        assert "'penstock.proto'" in code
+        (program / "printed.js").write_text(
+            code.replace("127.0.0.1:7421", server.address("grpc")).replace("'penstock.proto'", json.dumps(str(PROTO)))
+            + "\nsetTimeout(() => process.exit(0), 5000);\n"
+        )
+        said = run("printed.js", folder=program)
+    assert "offset: 0" in said
+    assert "0 two books" in said
+
+
+MANY = """
+const grpc = require('@grpc/grpc-js');
+const loader = require('@grpc/proto-loader');
+const [, , address, proto] = process.argv;
+const { penstock } = grpc.loadPackageDefinition(loader.loadSync(proto, { longs: Number, enums: String, oneofs: true }));
+const client = new penstock.v1.Penstock(address, grpc.credentials.createInsecure());
+const publish = (number) => new Promise((resolve) => {
+  const messages = [{ value: Buffer.from(String(number)) }];
+  client.Publish({ topic: 'orders', messages }, (error) => resolve(error ? error.details : 'stored'));
+});
+const open = (number) => new Promise((resolve) => {
+  const stream = client.Subscribe();
+  stream.on('error', (error) => resolve(error.details));
+  stream.on('data', () => resolve('started'));
+  stream.write({ start: { topic: 'orders', group: 'g' + number } });
+});
+const count = (answers) => answers.reduce((found, one) => ({ ...found, [one]: (found[one] || 0) + 1 }), {});
+(async () => {
+  const first = count(await Promise.all([...Array(500).keys()].map(publish)));
+  const streams = count(await Promise.all([...Array(150).keys()].map(open)));
+  const behind = count(await Promise.all([...Array(300).keys()].map(publish)));
+  console.log(JSON.stringify({ first, streams, behind }));
+  process.exit(0);
+})();
+"""
+
+
+def test_hundreds_of_calls_and_streams_of_one_node_channel_are_answered(program: Path, tmp_path: Path) -> None:
+    (program / "many.js").write_text(MANY)
+    with serving(
+        "--data",
+        str(tmp_path / "data"),
+        "--no-native",
+        "--no-http",
+        "--grpc",
+        "127.0.0.1:0",
+        environment={"PENSTOCK_SERVE_NO_GRPC": "0"},
+    ) as server:
+        result = json.loads(run("many.js", server.address("grpc"), PROTO, folder=program))
+    assert result == {"first": {"stored": 500}, "streams": {"started": 150}, "behind": {"stored": 300}}

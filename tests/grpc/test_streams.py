@@ -258,12 +258,12 @@ def test_stopping_lets_consumers_finish_what_they_hold(server: Running) -> None:
     stopped = stopping(server, 20)
     assert stream.next().closing.reason == "the server is stopping"
     server.store.publish("t", b"new")
-    with refused(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"):
+    with refused(grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING"):
         server.stub().Publish(request_of("t", b"x"))
     assert stream.ack(*found[:2], durable=True) == 0
     assert stopped.is_alive()
     stream.send(ack=[pb.Tags(first=found[2].tag, count=1)])
-    with refused(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"):
+    with refused(grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING"):
         stream.next()
     stopped.join(PATIENCE)
     assert not stopped.is_alive()
@@ -295,7 +295,7 @@ def test_stopping_wakes_who_waits_at_once(server: Running) -> None:
     assert next(watching).status == health_pb2.HealthCheckResponse.NOT_SERVING
     for stream in streams:
         assert stream.next().WhichOneof("event") == "closing"
-        with refused(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"):
+        with refused(grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING"):
             stream.next()
     stopped.join(PATIENCE)
     assert not stopped.is_alive()

@@ -30,6 +30,7 @@ def test_a_failed_handler_is_an_event_with_fields(caplog: pytest.LogCaptureFixtu
     [found] = [record.penstock for record in caplog.records if hasattr(record, "penstock")]
     assert found == {
         "event": "handler_failed", "topic": "orders", "group": "billing", "partition": 0, "offset": 0, "messages": 1,
+        "key": None, "attempt": 1, "max_deliveries": 1, "outcome": "dead_letter", "retry_s": None,
         "error": "ValueError",
     }  # fmt: skip
 

@@ -328,15 +328,15 @@ def plant_bug(store: Store, which: str) -> None:
         groups.flush = lambda: None
     elif which == "dead letters are finished a little later":
 
-        def in_two_frames(changes: Any) -> Any:
+        def in_two_frames(changes: Any, *, essential: bool = False) -> Any:
             other = [change for change in changes if isinstance(change, Other)]
             if len(changes) == 2 and len(other) == 1:
                 for change in other:
                     threading.Timer(0.02, lambda body=change.body: groups.commit(body)).start()
-                return submit([change for change in changes if not isinstance(change, Other)])
-            return submit(changes)
+                return submit([change for change in changes if not isinstance(change, Other)], essential=essential)
+            return submit(changes, essential=essential)
 
-        store._volume.submit_changes = in_two_frames  # type: ignore[method-assign]
+        store._volume.submit_changes = in_two_frames  # type: ignore[assignment, method-assign]
     elif which == "transactions take two frames":
 
         def one_by_one(logs: Any, batches: Any, others: Any) -> Any:

@@ -296,7 +296,7 @@ def check(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     stages = [told.finished.get(name) or stage(store, plan, name) for name in plan.order]
     for duplicate in (committed, True):
         result = store.commit(PRODUCER, 1, stages)
-        if result != (PRODUCER, 1, plan.messages, duplicate, 1):
+        if result != (PRODUCER, 1, plan.messages, duplicate, 1, None):
             anomalies.append(f"committed again: {result}, duplicate must be {duplicate}")
     for name, one in (("owner", store), ("reader", reader)):
         if one is not None and not look(one, plan)[0]:
@@ -317,13 +317,13 @@ def check_again(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not look(store, plan)[0]:
         anomalies.append("the commit is gone")
     result = store.commit(PRODUCER, 1, list(told.finished.values()))
-    if result != (PRODUCER, 1, plan.messages, True, 1):
+    if result != (PRODUCER, 1, plan.messages, True, 1, None):
         anomalies.append(f"committed once more: {result}")
     # At most one that was finished, and nobody was told.
     unwanted = [identity for identity, _, _ in store._staging._stages.all()]
     if not set(unwanted) <= set(told.begun.values()) - set(told.finished.values()) or len(unwanted) > 1:
         anomalies.append(f"stages that were committed, or never begun: {unwanted}")
-    if store.commit(PRODUCER, 2, []) != (PRODUCER, 2, 0, False, 2) or not _is_fenced(store):
+    if store.commit(PRODUCER, 2, []) != (PRODUCER, 2, 0, False, 2, None) or not _is_fenced(store):
         anomalies.append("the next number was not taken, or a lower one was")
     for topic, partition in LOGS:
         store.publish(topic, b"last", partition=partition)

@@ -62,7 +62,7 @@ def test_what_is_not_there_is_not_found(client: httpx.Client, topic: str) -> Non
         answer = client.get(path)
         assert (answer.status_code, answer.json()["code"]) == (404, code)
     for path in ("/v1/topics/none/groups/g/receive", "/v1/topics/none/groups/g/seek", f"/v1/topics/{topic}/groups/none/seek"):
-        body: dict[str, Any] = {"to": "latest"} if path.endswith("seek") else {}
+        body: dict[str, Any] = {"to": "latest"} if path.endswith("seek") else {"create": False}
         assert client.post(path, json=body).status_code == 404
 
 

@@ -447,6 +447,24 @@ def test_a_stream_ends_within_a_second_or_two_when_its_right_is_taken_away(tmp_p
         assert stream.events[-1][1]["code"] == "PERMISSION_DENIED"
 
 
+def test_a_request_that_waits_gets_nothing_after_its_token_was_revoked(tmp_path: Path) -> None:
+    """And the message is there for others, uncounted."""
+    path = tmp_path / "tokens"
+    auth = TokenAuth(write_tokens(path, {"a": {"consume": ["t"]}, "b": {"consume": ["t"]}}))
+    with running(auth=auth) as server:
+        server.store.sync.create_topic("t")
+        client = server.client("a-token")
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(client.post, "/v1/topics/t/groups/g/receive", json={"wait": 30}, timeout=PATIENCE)
+            until(lambda: "g" in server.store.sync.stats().topics["t"].groups and group(server).members)
+            write_tokens(path, {"b": {"consume": ["t"]}})
+            auth.reload()
+            server.store.sync.publish("t", b"x")
+            assert waiting.result(PATIENCE).status_code == 401
+        [message] = receive(server.client("b-token"))
+        assert message["attempt"] == 1
+
+
 def test_a_stream_that_nobody_reads_holds_little(server: Running) -> None:
     """What is sent waits for the socket; the rest stays in the log."""
     server.store.sync.publish_many("t", [b"x" * 100_000] * 60)
@@ -456,3 +474,30 @@ def test_a_stream_that_nobody_reads_holds_little(server: Running) -> None:
         assert group(server).in_flight <= 12
         with server.client() as other:
             assert len(receive(other, max=1)) == 1, "nobody else waits for it"
+
+
+def test_an_evicted_poller_is_told_once_and_may_go_on(filled: Running, http: httpx.Client) -> None:
+    """By the name that it gave itself it is found among the members."""
+    [message] = receive(http, consumer="worker-3", max=1)
+    [member] = http.get("/v1/topics/t/groups/g/members").json()["members"]
+    assert (member["name"], member["interface"], member["in_flight"]) == ("worker-3", "http", 1)
+    assert member["peer"].startswith("127.0.0.1:")
+    assert http.delete(f"/v1/topics/t/groups/g/members/{member['id']}").json() == {"messages": 1}
+    assert http.delete(f"/v1/topics/t/groups/g/members/{member['id']}").status_code == 404
+    assert finish(http, "ack", message["receipt"]).status_code == 409
+    told = http.post("/v1/topics/t/groups/g/receive", json={"consumer": "worker-3"})
+    assert (told.status_code, told.json()["code"]) == (409, "CONSUMER_EVICTED")
+    [again] = receive(http, consumer="worker-3", max=1)
+    assert (again["value"], again["attempt"]) == (message["value"], 1)
+
+
+def test_the_stream_of_an_evicted_member_ends_with_an_error(filled: Running, http: httpx.Client) -> None:
+    headers = {"accept": "text/event-stream"}
+    with http.stream("GET", "/v1/topics/t/groups/g/stream", headers=headers) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("event:")) == "event: message"
+        [member] = http.get("/v1/topics/t/groups/g/members").json()["members"]
+        http.delete(f"/v1/topics/t/groups/g/members/{member['id']}")
+        rest = "\n".join(lines)
+    assert "event: error" in rest
+    assert "CONSUMER_EVICTED" in rest

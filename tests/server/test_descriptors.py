@@ -12,7 +12,9 @@ import pytest
 
 from penstock.server import descriptors
 from penstock.server.descriptors import Connections
+from penstock.server.serving import GRPC_SHARE
 from tests.cli.serving import serving
+from tests.docs.pages import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,18 @@ def test_connections_leave_the_store_what_its_logs_may_have(monkeypatch: pytest.
     if limit >= 1_024:
         assert limit - room.most >= min(2_048, limit // 4) + 128
     assert (room.advice is None) == (limit >= 4_096)
+
+
+@pytest.mark.parametrize(("limit", "connections", "grpc"), [(20_000, 11_832, 3_944), (1_024, 288, 96)])
+def test_all_listeners_together_have_what_is_documented(
+    monkeypatch: pytest.MonkeyPatch, limit: int, connections: int, grpc: int
+) -> None:
+    monkeypatch.setattr(descriptors, "descriptors_max", lambda: limit)
+    room = Connections()
+    assert (room.set_aside(GRPC_SHARE), room.most) == (grpc, connections)
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert limit != 20_000 or f"{grpc:,} and {connections:,} of 20,000" in page
+    assert f"{grpc + connections:,} of {limit:,}" in page
 
 
 def test_no_more_are_taken_than_there_is_room_for() -> None:

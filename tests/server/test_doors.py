@@ -78,7 +78,7 @@ def test_every_setting_of_a_group_can_be_given_by_every_door_and_is_told() -> No
     assert set(inspect.signature(Store.subscribe).parameters) >= in_seconds(GROUP)
     assert of_proto(pb.GroupSettings) == GROUP
     assert of_proto(pb.Subscription) >= GROUP
-    assert body_of("configure_group") - {"start"} == in_seconds(GROUP)
+    assert body_of("configure_group") - {"start", "create", "topic_settings"} == in_seconds(GROUP)
 
 
 def test_grpc_tells_every_number_of_a_store() -> None:
@@ -101,7 +101,7 @@ def test_dead_letters_are_chosen_by_the_same_filter() -> None:
     assert {name.removesuffix("_us") for name in of_proto(pb.DeadLetterFilter)} == wanted
     other_names = {"source_start": "start", "source_end": "end", "since_us": "since", "until_us": "until", "header": "headers"}
     for operation in ("list_dead_letters", "replay_all_dead_letters", "discard_all_dead_letters"):
-        given = parameters_of(operation) - {"limit", "start", "look", "base64", "key_base64"}
+        given = parameters_of(operation) - {"max_messages", "start", "look", "base64", "key_base64"}
         assert {other_names.get(name, name) for name in given} == wanted
 
 

@@ -70,6 +70,10 @@ TABLE: dict[str, Row] = {
     ADMIN + "Seek": Row(
         OK, CONSUMERS, pb.SeekRequest(topic="t", group="g", to=pb.Place(edge=pb.EDGE_EARLIEST)), pb.SeekResponse
     ),
+    ADMIN + "ListMembers": Row(OK, TOPIC_READERS, pb.ListMembersRequest(topic="t", group="g"), pb.ListMembersResponse),
+    ADMIN + "EvictMember": Row(
+        NOT_FOUND, {"topic-admin", "admin"}, pb.EvictMemberRequest(topic="t", group="none", member="1"), pb.EvictMemberResponse
+    ),
     ADMIN + "GetStats": Row(OK, READERS, pb.GetStatsRequest(), pb.GetStatsResponse),
     ADMIN + "GetMetrics": Row(OK, READERS, pb.GetMetricsRequest(), pb.GetMetricsResponse),
     ADMIN + "ListDeadLetters": Row(OK, DLQ_READERS, pb.ListDeadLettersRequest(topic="t"), pb.ListDeadLettersResponse),

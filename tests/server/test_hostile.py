@@ -307,7 +307,8 @@ def test_a_partition_in_the_path_is_a_small_whole_number(client: httpx.Client, t
     [
         {"max": 0}, {"max": -1}, {"max": 1001}, {"max": 2**63}, {"max": 1.5}, {"max": "1"}, {"max": None}, {"max": True},
         {"wait": -1}, {"wait": 1e12}, {"wait": "1"}, {"wait": None}, {"lease": 0}, {"lease": -1}, {"lease": 1e12}, {"lease": "30"},
-        {"consumer": "a/b"}, {"consumer": "x" * 197}, {"consumer": "a\nb"}, {"consumer": 1}, {"prefetch": 1}, [], 1, "x",
+        {"consumer": "a/b"}, {"consumer": "_a"}, {"consumer": "x" * 197}, {"consumer": "a\nb"}, {"consumer": 1}, {"prefetch": 1},
+        {"max": 1, "max_messages": 1}, [], 1, "x",
     ],
 )  # fmt: skip
 def test_what_a_poll_may_ask_for_is_bounded(client: httpx.Client, topic: str, body: Any) -> None:

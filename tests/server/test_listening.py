@@ -262,3 +262,16 @@ def test_many_idle_connections_are_held_and_cost_no_threads(server: Running) -> 
     assert server.client().get("/healthz").status_code == 200
     for one in held:
         one.close()
+
+
+def test_what_a_listener_accepts_is_asked_whether_it_lives() -> None:
+    with Address("127.0.0.1", 0).open("native") as listening, socket.create_connection(listening.getsockname()[:2]):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, every, count = (
+                accepted.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert idle + every * count <= 30
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

@@ -60,7 +60,7 @@ def test_while_draining_acks_are_taken_and_new_work_is_not(server: Running, http
         ("GET", "/readyz", None),
     ):
         answer = http.request(method, path, json=body)
-        assert (answer.status_code, answer.json()["code"]) == (503, "UNAVAILABLE"), path
+        assert (answer.status_code, answer.json()["code"]) == (503, "SERVER_STOPPING"), path
     assert http.get("/healthz").status_code == 200
     for message in (first, second):
         assert not drain.done()

@@ -19,8 +19,15 @@ from penstock.client.store import RemoteStore
 from penstock.sharing.door import SocketDoor
 from penstock.sharing.folder import SharedFolder
 from penstock.sharing.names import SOCKET_NAME
-from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend
+from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend, keep_clients
 from tests.conformance.conftest import backend, lasting, live, live_store, store
+from tests.conformance.test_fairness import (
+    test_a_slow_consumer_keeps_no_more_than_what_it_works_on,
+    test_three_equal_consumers_share_equally,
+    test_who_comes_late_gets_its_share_of_what_others_have_buffered,
+    test_who_leaves_leaves_all_it_had_not_begun_to_others,
+    test_work_is_shared_in_proportion_to_speed,
+)
 from tests.conformance.test_fifteen import (
     test_1_the_ack_of_the_first_message_survives_a_restart,
     test_7_deduplication_over_a_restart,
@@ -32,11 +39,23 @@ from tests.conformance.test_fifteen import (
     test_14_dead_letters,
     test_15_seeking,
 )
+from tests.conformance.test_looping import (
+    test_a_loop_goes_on_for_many_leases,
+    test_a_loop_with_blocks_goes_on_for_many_leases,
+    test_the_end_of_a_lease_is_seen_though_nobody_asks,
+    test_who_stops_asking_for_a_while_goes_on_where_it_was,
+)
 from tests.conformance.test_options import (
     test_a_dedup_key_and_options_together,
     test_several_messages_take_columns_or_one_for_all,
 )
 from tests.conformance.test_ordered_groups import test_partitions_move_to_those_who_come
+from tests.conformance.test_publishing_together import (
+    test_a_call_that_is_refused_stored_nothing,
+    test_a_reader_never_sees_a_part_of_a_call,
+    test_receipts_say_where_each_message_of_a_call_lies,
+    test_the_strict_way_of_a_weaker_topic_is_one_step_too,
+)
 from tests.conformance.test_transactions import (
     test_a_transaction_wakes_those_who_wait,
     test_publishing_and_acking_are_one,
@@ -63,6 +82,11 @@ class SharedBackend(DirectoryBackend):
         sibling: Any = RemoteStore(SharedFolder(str(self.path), {}), auto_create=auto_create)
         self._opened.append(sibling)
         return sibling  # type: ignore[no-any-return]  # it has the same face
+
+    def advance(self, seconds: float) -> None:
+        for owner in self._owners.values():
+            keep_clients(owner, seconds)
+        super().advance(seconds)
 
     def die(self) -> None:
         self._kills += 1

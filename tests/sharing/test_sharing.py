@@ -219,3 +219,17 @@ say(consumer.get(timeout=30).value.decode())
             message = consumer.get(timeout=30)
             assert message is not None
             assert message.attempt == 1
+
+
+def test_a_consumer_in_a_second_process_may_come_before_the_first_message(path: Path) -> None:
+    """It makes the topic as it declares it, and gets what the first process publishes then."""
+    text = """
+with open() as store, store.subscribe("t", group="g", start="latest", topic_settings={"partitions": 2}) as consumer:
+    say("ready")
+    say(consumer.get(timeout=30).value.decode())
+"""
+    with penstock.open(path, **SETTINGS) as store, program(path, text) as other:
+        assert other.hear() == "ready"
+        assert store.topic("t").partitions == 2
+        store.publish("t", b"first")
+        assert other.hear() == "first"

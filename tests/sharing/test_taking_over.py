@@ -188,7 +188,7 @@ def test_who_waits_for_an_owner_to_begin_waits_while_somebody_else_starts_it(pat
 def test_an_owner_that_has_not_written_its_name_yet_is_waited_for(path: Path, in_lock: str) -> None:
     """It may share, and it may have no time to say so for longer than an owner that does not share is looked at."""
     penstock.open(path, share=False, **SETTINGS).close()
-    assert (path / "LOCK").read_bytes() == b"", "who has closed it is not taken for the next one"
+    assert json.loads((path / "LOCK").read_text()) == {}, "who has closed it is not taken for the next one"
     held = RealLock(str(path / "LOCK"))
     with subprocess.Popen(["true"]) as ended:
         pass

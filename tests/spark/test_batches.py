@@ -83,6 +83,9 @@ def test_bad_options_and_columns_are_told_before_a_job_starts(spark: SparkSessio
         with pytest.raises(Exception, match=r"(?s)penstock\.errors") as told:
             run()
         assert text in failure(told.value)
+        assert "Traceback" not in failure(told.value)
+        said = [line for line in failure(told.value).splitlines() if line.strip() and "SQLSTATE" not in line]
+        assert len(said) == 1, said
     assert stages.getJobIdsForGroup(None) == before
     with open_store(path) as store:
         assert store.topics() == []
@@ -120,8 +123,12 @@ def test_a_write_that_runs_again_changes_nothing(spark: SparkSession, path: str)
         assert sum(store.ends("t").values()) == 20
     with pytest.raises(Exception, match=r"(?s)TransactionFenced.*comes after 1 was committed"):
         save(rows, path, topic="t", txnAppId="job", txnVersion="0")
-    with pytest.raises(Exception, match=r"(?s)is it another job's"):
-        save(rows.limit(3), path, topic="t", txnAppId="job", txnVersion="1")
+    others = [rows.limit(3), rows.limit(0), rows.selectExpr("reverse(value || 'x') as value"), rows.union(rows)]
+    for other in others:
+        with pytest.raises(Exception, match=r"(?s)TransactionChanged.*another job's"):
+            save(other, path, topic="t", txnAppId="job", txnVersion="1")
+        save(other, path, topic="t", txnAppId="job", txnVersion="1", failOnChangedBatch="false")
+    save(rows.repartition(3).orderBy("value", ascending=False), path, topic="t", txnAppId="job", txnVersion="1")
     save(rows, path, topic="t")
     save(rows, path, topic="t")
     with open_store(path) as store:

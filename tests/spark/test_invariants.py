@@ -7,6 +7,7 @@ The same promises are kept on real Spark in `test_streams.py`, and under kills i
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from penstock.errors import Conflict, DataLost, TransactionFenced
+from penstock.errors import DataLost, TransactionChanged, TransactionFenced
 from penstock.spark.options import WriteOptions
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.staging import Staged, TaskStage
@@ -50,8 +51,8 @@ def read(reader: Any, start: Any, end: Any) -> list[bytes]:
     ]
 
 
-def sink(path: str) -> PenstockStreamWriter:
-    return PenstockStreamWriter(WriteOptions.parse({"store": path, "topic": "out"}, streaming=True), VALUE)
+def sink(path: str, **options: str) -> PenstockStreamWriter:
+    return PenstockStreamWriter(WriteOptions.parse({"store": path, "topic": "out", **options}, streaming=True), VALUE)
 
 
 def staged(path: str, *values: bytes, producer: str = QUERY) -> Staged:
@@ -141,6 +142,46 @@ def test_i43_a_query_that_begins_anew_under_its_old_id_is_refused(path: str) -> 
     assert found(path) == [b"1"]
 
 
+def test_i43_a_batch_with_other_rows_than_were_committed_is_refused(path: str) -> None:
+    """Also where only batch 0 was committed, and where it has none now; the same rows in other tasks are a repetition."""
+    sink(path).commit([staged(path, b"1", b"2"), staged(path, b"3")], 0)
+    for rows in ((b"1", b"2", b"4"), (b"1", b"2"), (b"1", b"2", b"3", b"4")):
+        with pytest.raises(TransactionChanged, match="a new checkpointLocation"):
+            sink(path).commit([staged(path, *rows)], 0)
+    sink(path).commit([staged(path, b"3", b"2"), staged(path, b"1")], 0)
+    sink(path).commit([staged(path, b"4")], 1)
+    with pytest.raises(TransactionChanged):
+        sink(path).commit([staged(path)], 1)
+    sink(path, failOnChangedBatch="false").commit([staged(path, b"5")], 1)
+    sink(path, failOnChangedBatch="false").commit([staged(path)], 1)
+    sink(path).commit([staged(path)], 2)
+    assert found(path) == [b"1", b"2", b"3", b"4"]
+
+
+def test_i43_how_far_a_batch_read_is_kept_beside_its_commit(path: str, tmp_path: Path) -> None:
+    """From the checkpoint, a line for each source; nothing is kept where that cannot be read."""
+    offsets = tmp_path / "a checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    ours = '{"_epoch": 1, "_ids": {"in": "00"}, "in": {"0": 5}}'
+    offsets.joinpath("1").write_text("v1\n{}\n" + ours + "\n17")
+    place = {"checkpointLocation": f"file://{tmp_path}/a%20checkpoint"}
+    sink(path, **place).commit([staged(path, b"1")], 1)
+    with open_store(path) as store:
+        done = store.committed(QUERY, 1)
+        assert done is not None
+        assert done.note == '{"in": {"0": 5}}\n17'
+    with pytest.raises(
+        TransactionChanged, match=re.escape('batch 1, the last committed one, ended: {"in": {"0": 5}} and 17. ')
+    ):
+        sink(path, **place).commit([staged(path, b"2")], 1)
+    for number, unreadable in enumerate(("file:///nowhere", "s3://bucket/x", str(tmp_path)), 2):
+        sink(path, checkpointLocation=unreadable).commit([staged(path, b"2")], number)
+        with open_store(path) as store:
+            done = store.committed(QUERY, number)
+            assert done is not None
+            assert done.note is None
+
+
 def test_i43_a_reused_application_id_is_detected(path: str) -> None:
     """A lower version, or the same one with other rows; the same rows again are a repeated run, and change nothing."""
 
@@ -151,8 +192,10 @@ def test_i43_a_reused_application_id_is_detected(path: str) -> None:
 
     write(5, b"a", b"b")
     write(5, b"a", b"b")
-    with pytest.raises(Conflict, match="another job's"):
-        write(5, b"c")
+    write(5, b"b", b"a")
+    for other in ((b"c",), (b"a", b"c"), ()):
+        with pytest.raises(TransactionChanged, match="another job's"):
+            write(5, *other)
     with pytest.raises(TransactionFenced):
         write(4, b"a", b"b")
     write(6, b"d")

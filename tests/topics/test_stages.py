@@ -798,7 +798,7 @@ def test_a_gathered_commit_is_all_or_nothing_at_every_operation() -> None:
             found = sum(len(list(again.read("t", partition=partition))) for partition in values)
             assert found == (0 if known is None else count)
             with _limited(3_000):
-                assert again.commit("job", 1, staged) == ("job", 1, count, known is not None, 1)
+                assert again.commit("job", 1, staged) == ("job", 1, count, known is not None, 1, None)
             _check_partitions(again, values)
             outcomes.append(known is not None)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Store
-from penstock.errors import StorageFull
+from penstock.errors import OutcomeUnknown, StorageFull
 from penstock.format.batch import encode_batch
 from penstock.format.batch_header import Producer
+from penstock.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,25 +23,47 @@ def store() -> Iterator[Store]:
         yield store
 
 
-def test_a_batch_that_is_refused_half_way_has_no_duplicates_when_it_is_tried_again(
+def full_at_the_third(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Let the third log that is asked for something find no room for it."""
+    real, calls = getattr(PartitionLog, method), 0
+
+    def sometimes(log: PartitionLog, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise StorageFull("/store", None, None)
+        return real(log, *arguments)
+
+    monkeypatch.setattr(PartitionLog, method, sometimes)
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_messages_for_which_one_partition_has_no_room_are_all_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch, with_keys: bool
+) -> None:
+    """Room is made in every partition before the first one is written."""
+    store.create_topic("t", partitions=4, sync="os", dedup_window=3600)
+    keys = values = [b"%d" % number for number in range(16)]
+    dedup_keys = keys if with_keys else None
+    with monkeypatch.context() as patched:
+        full_at_the_third(patched, "make_room")
+        with pytest.raises(StorageFull):
+            store.publish_many("t", values, keys=keys, dedup_keys=dedup_keys)
+    assert list(store.read("t")) == []
+    receipts = store.publish_many("t", values, keys=keys, dedup_keys=dedup_keys)
+    assert not any(receipt.duplicate for receipt in receipts)
+    assert len(list(store.read("t"))) == 16
+
+
+def test_messages_of_which_a_log_took_a_part_have_no_duplicates_when_they_are_tried_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The keys of the partitions that were stored are remembered, and those of the others are free."""
     store.create_topic("t", partitions=4, sync="os", dedup_window=3600)
     keys = values = [b"%d" % number for number in range(16)]
-    append = store._volume.append
-    calls = 0
-
-    def append_twice(*arguments: Any, **options: Any) -> int:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise StorageFull("/store", None, None)
-        return append(*arguments, **options)
-
     with monkeypatch.context() as patched:
-        patched.setattr(store._volume, "append", append_twice)
-        with pytest.raises(StorageFull):
+        full_at_the_third(patched, "append")
+        with pytest.raises(OutcomeUnknown):
             store.publish_many("t", values, keys=keys, dedup_keys=keys)
     stored = [bytes(message.value or b"") for message in store.read("t")]
     assert 0 < len(stored) < len(values)

@@ -373,7 +373,7 @@ def test_everything_at_once_beside_a_topic_that_comes_and_goes(tmp_path: Path, r
         rng.choice([store.compact, store.vacuum, store.retain])()
 
     def consume(rng: random.Random) -> None:
-        with store.subscribe("t", rng.choice("gh"), max_deliveries=2) as consumer:
+        with store.subscribe("t", rng.choice("gh"), max_deliveries=2, create=False) as consumer:
             while (message := consumer.get(timeout=0.001)) is not None:
                 endings: list[Callable[[Any], object]] = [consumer.ack, consumer.nack, lambda one: consumer.reject(one, "no")]
                 rng.choice(endings)(message)

@@ -405,7 +405,7 @@ def test_a_store_whose_newest_segment_is_missing_and_was_empty_is_repaired() -> 
     with pytest.raises(MissingData, match="the last checkpoint names this segment"):
         _open(files)
     [lost] = repair(PATH, files=files).lost
-    assert (lost.path, lost.first_offset, lost.end_offset) == (gone, 1, 1)
+    assert "no message is lost" in lost.reason
     volume = _open(files)
     assert volume.append(volume.log("a"), encode_single(b"2")) == 1
     volume.close()

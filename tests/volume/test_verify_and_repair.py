@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from penstock.errors import Corrupt, DamagedFile, StoreLocked, StoreNotFound
+from penstock.errors import Corrupt, DamagedFile, MissingData, StoreLocked, StoreNotFound, UnsupportedFormat
 from penstock.format.batch import encode_batch, encode_single
 from penstock.log import salvage as salvaging
+from penstock.settings import TopicSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
-from penstock.volume.repair import repair
+from penstock.volume.document import decode_document, encode_document
+from penstock.volume.repair import plan, repair
 from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
 from tests.crash.workload import ALWAYS, OS, PATH, SETTINGS
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.files import File
+    from penstock.testing import Operation
 
 FOLDER = f"{PATH}/topics/t/0"
 
@@ -47,7 +51,7 @@ def _values(volume: Volume, topic: str = "t") -> dict[int, bytes]:
 
 @pytest.fixture
 def files() -> SimulatedFileSystem:
-    """A closed store with forty messages in several segments and a second topic."""
+    """A closed store with forty messages in several segments and a second topic; its journal has none of them any more."""
     files = SimulatedFileSystem()
     volume = _open(files)
     volume.create_topic("t", 1, ALWAYS)
@@ -57,6 +61,8 @@ def files() -> SimulatedFileSystem:
         volume.append(volume.log("weak"), encode_batch([b"weak %d" % number, None]))
     volume.checkpoint()
     volume.close()
+    for _ in range(2):
+        _open(files).close()
     return files
 
 
@@ -210,11 +216,148 @@ def test_a_damaged_index_is_a_cache_and_no_damage(files: SimulatedFileSystem) ->
     assert _values(_open(files)) == EXPECTED
 
 
-def test_a_damaged_topic_file_cannot_be_repaired_and_says_so(files: SimulatedFileSystem) -> None:
-    """The settings are known by nothing else."""
+def test_a_lost_topic_file_costs_the_settings_and_no_message(files: SimulatedFileSystem) -> None:
+    """They are known by nothing else, and repair says so."""
     files.replace(f"{PATH}/topics/t/topic.json", b"{}")
     with pytest.raises(Corrupt):
+        _open(files.clone())
+    [lost, *_] = repair(PATH, files=files).lost
+    assert "settings of the topic were lost" in lost.reason
+    volume = _open(files)
+    assert _values(volume) == EXPECTED
+    assert volume.topics[0].settings == TopicSettings()
+
+
+def test_a_flipped_bit_in_a_topic_file_costs_nothing(files: SimulatedFileSystem) -> None:
+    """The checksum says which one it was."""
+    path = f"{PATH}/topics/t/topic.json"
+    good = files.files()[path]
+    for position in range(0, len(good), 29):
+        disk = files.clone()
+        disk.replace(path, good[:position] + bytes([good[position] ^ 4]) + good[position + 1 :])
+        repair(PATH, files=disk)
+        volume = _open(disk)
+        assert volume.topics[0].settings == ALWAYS
+        assert _values(volume) == EXPECTED
+
+
+def test_a_lost_identity_is_made_anew(files: SimulatedFileSystem) -> None:
+    """Each file of the store knows it."""
+    good = files.files()[f"{PATH}/store.json"]
+    for content in (b"", b"{}", good[:-20]):
+        disk = files.clone()
+        disk.replace(f"{PATH}/store.json", content)
+        assert not verify(PATH, files=disk).is_sound
+        repair(PATH, files=disk)
+        assert disk.files()[f"{PATH}/store.json"] == good
+        assert _values(_open(disk)) == EXPECTED
+
+
+def test_a_store_of_a_newer_version_is_not_repaired(files: SimulatedFileSystem) -> None:
+    """What this version does not know it does not touch."""
+    newer = decode_document("store", files.files()[f"{PATH}/store.json"]) | {"required": ["something new"]}
+    files.replace(f"{PATH}/store.json", encode_document(newer))
+    before = files.files()
+    with pytest.raises(UnsupportedFormat):
         repair(PATH, files=files)
+    assert not verify(PATH, files=files).is_sound
+    assert files.files() == before
+
+
+def test_a_new_segment_of_no_bytes_whose_data_is_in_the_journal_is_sound() -> None:
+    """As after a power cut: opening redoes it, verify says so, and repair leaves it alone."""
+    files = SimulatedFileSystem()
+    volume = _open(files)
+    volume.create_topic("t", 1, ALWAYS)
+    volume.checkpoint()
+    for number in range(30):
+        volume.append(volume.log("t"), encode_single(b"value %d" % number))
+    last = _segments(files)[-1]
+    disk = files.crash(random.Random(1), keep="everything")
+    disk.replace(last, b"")
+    before = disk.files()
+    assert verify(PATH, files=disk).is_sound
+    assert repair(PATH, files=disk) == ([], None)
+    assert {**disk.files(), f"{PATH}/LOCK": b""} == {**before, f"{PATH}/LOCK": b""}
+    assert _values(_open(disk)) == {number: b"value %d" % number for number in range(30)}
+
+
+@pytest.mark.parametrize("gone", ["journal", "topics", "topics/t", "topics/t/0"])
+def test_a_missing_folder_is_told_by_opening_and_by_verify_in_the_same_words(files: SimulatedFileSystem, gone: str) -> None:
+    """A typed error, and none of the operating system."""
+    for path in sorted(files.tree(), reverse=True):
+        if path.startswith(f"{PATH}/{gone}/"):
+            files.remove_directory(path.rstrip("/")) if path.endswith("/") else files.unlink(path)
+    with pytest.raises(MissingData) as caught:
+        _open(files.clone())
+    assert str(caught.value) in [finding.reason for finding in verify(PATH, files=files).findings]
+    assert plan(PATH, files=files)
+    repair(PATH, files=files)
+    assert verify(PATH, files=files).is_sound
+    if gone == "journal":
+        assert _values(_open(files)) == EXPECTED
+
+
+def test_bytes_behind_a_sealed_footer_are_told_and_taken_away(files: SimulatedFileSystem) -> None:
+    """A reader does not find the footer any more; no message is lost."""
+    path = _segments(files)[0]
+    files.replace(path, files.files()[path] + b"behind the footer")
+    assert not verify(PATH, files=files).is_sound
+    repair(PATH, files=files)
+    assert verify(PATH, files=files).is_sound
+    assert _values(_open(files)) == EXPECTED
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_flipped_byte_in_the_last_frame_is_no_dead_end(*, rebooted: bool) -> None:
+    """The logs have its messages: opening says that the journal lacks a frame, and repair keeps what the logs hold."""
+    files = SimulatedFileSystem()
+    volume = _open(files)
+    volume.create_topic("t", 1, ALWAYS)
+    for number in range(6):
+        volume.append(volume.log("t"), encode_single(b"value %d" % number))
+    disk = files.crash(random.Random(3), keep="everything") if rebooted else files.kill()
+    wal = max(path for path in disk.files() if path.endswith(".wal"))
+    _damage(disk, wal, disk.files()[wal].rfind(b"PSF1") + 60)
+    with pytest.raises(MissingData) as caught:
+        _open(disk.clone())
+    assert [finding.reason for finding in verify(PATH, files=disk).findings] == [str(caught.value)]
+    assert repair(PATH, files=disk).lost
+    assert _values(_open(disk)) == {number: b"value %d" % number for number in range(6)}
+
+
+def _stop_at(disk: SimulatedFileSystem, at: int, states: list[SimulatedFileSystem], _: Operation) -> None:
+    """The power goes before the operation with this number, and the process with it."""
+    if disk.operations > at:
+        states.append(disk.crash(random.Random(at)))
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_repair_is_begun_anew(files: SimulatedFileSystem) -> None:
+    """Power goes at each of its operations: the next repair ends what it began, and no message is lost that was not."""
+    files.unlink(_segments(files)[1])
+    wal = max(path for path in files.files() if path.endswith(".wal"))
+    files.replace(wal, bytes(100))
+    files = files.crash(random.Random(0), keep="everything")
+    spare = files.clone()
+    repair(PATH, files=spare)
+    expected = _values(_open(spare))
+    stops = 0
+    while True:
+        disk = files.clone()
+        states: list[SimulatedFileSystem] = []
+        disk.on_operation = partial(_stop_at, disk, stops, states)
+        try:
+            repair(PATH, files=disk)
+        except KeyboardInterrupt:
+            disk.on_operation = None
+        else:
+            break
+        repair(PATH, files=states[-1])
+        assert verify(PATH, files=states[-1]).is_sound
+        assert _values(_open(states[-1])) == expected
+        stops += 1
+    assert stops > 20
 
 
 # -- piece by piece -------------------------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ class AsyncDelivery:
 class AsyncConsumer:
     """Takes messages of a group in tasks of one event loop. Made by `AsyncStore.subscribe`."""
 
+    _pushed = False
+    """Whether what it takes is pushed to a client that did not ask for it now; see `Group.take`."""
+
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._group = consumer._group  # noqa: SLF001
@@ -124,15 +127,14 @@ class AsyncConsumer:
     async def _take_now(self, count: int) -> list[Delivery]:
         if self._group.may_wait:
             # After a crash what is handed out is noted durably before: that waits for the disk.
-            return await finished_or_undone(lambda: self._group.take(self._member, count), self._give_back)
+            return await finished_or_undone(lambda: self._group.take(self._member, count, pushed=self._pushed), self._give_back)
         cold = self._group.cold_read(self._member)
         if cold is not None:
             await asyncio.to_thread(cold)
-        return self._group.take(self._member, count)
+        return self._group.take(self._member, count, pushed=self._pushed)
 
     def _give_back(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            self._group.give_back(delivery)
+        self._group.give_back_all(reversed(deliveries))
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivery]:
         while True:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from penstock.aio.consumer import AsyncConsumer, AsyncDelivery, _plain
 from penstock.arguments import check_seconds, check_wait, check_whole_number
-from penstock.client.consumer import ranges_of
+from penstock.client.consumer import _seconds, ranges_of
 from penstock.client.pending import ConnectionLost
 from penstock.errors import BadArgument, Closed, LeaseExpired
 from penstock.groups.dead_letters import reason_text
@@ -121,6 +122,8 @@ class AsyncRemoteConsumer(AsyncConsumer):
         loop = asyncio.get_running_loop()
         end = None if wait_s is None else loop.time() + wait_s
         while True:
+            if self._remote._ahead and time.monotonic() > self._remote._sure_until:
+                await self._make_sure()
             found = self._remote._pop_ahead(count)
             if found:
                 self._refill()
@@ -128,6 +131,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
             self._check_open()
             left = None if end is None else max(0.0, end - loop.time())
             if self._remote._streams and left != 0:
+                self._refill()  # what was in the buffer may have been taken back
                 await self._wait_for_push(left)
                 continue
             try:
@@ -136,6 +140,16 @@ class AsyncRemoteConsumer(AsyncConsumer):
                 if left == 0:
                     return []
                 await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _make_sure(self) -> None:
+        """See `RemoteConsumer._make_sure`."""
+        remote = self._remote
+        sent_s = time.monotonic()
+        with remote._arrived:
+            beat = [remote._handle, remote._first_waiting()]
+        with contextlib.suppress(ConnectionLost):
+            leases = (await self._call(Call.HEARTBEAT, remote._generation, consumers=[beat])).get("leases")
+            remote.confirmed(sent_s, _seconds(leases[0]) if isinstance(leases, list) and leases else 0.0)
 
     async def _fetch(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
         handle, generation = self._remote._place()
@@ -146,9 +160,10 @@ class AsyncRemoteConsumer(AsyncConsumer):
                 delivered = decode_deliveries(pending.frame.fields.get("lots"), pending.frame.payload)
                 self._tell(Call.RETURN, generation, tags=ranges_of([one.tag for one in delivered]))
 
-        frame = await self._calls.ask(
-            Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation, unwanted=unwanted
-        )
+        with self._remote.fetching(wait_s):
+            frame = await self._calls.ask(
+                Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation, unwanted=unwanted
+            )
         return self._remote.decode(frame, generation)
 
     # -- pushing ----------------------------------------------------------------------------------------------------
@@ -278,24 +293,30 @@ class AsyncRemoteConsumer(AsyncConsumer):
 
     async def _begin_handling(self, message: AsyncRemoteDelivery) -> None:
         """A handler runs: see `RemoteConsumer.begin`."""
+        self._remote.begin_handler()
         try:
             await self._keep(message, begins=True)
-        except asyncio.CancelledError:
-            self._hand_back(message)
+        except BaseException as error:
+            self._remote.end_handler()
+            if isinstance(error, asyncio.CancelledError):
+                self._hand_back(message)
             raise
 
     async def _end_handling(self, message: AsyncRemoteDelivery, error: BaseException | None) -> None:
         """The handler has ended: see `RemoteConsumer.end`. Raises `LeaseExpired`."""
         tag = message.tag
-        if message._finished:
-            return
-        if error is None:
-            await self._finish(Call.ACK, message, ends=tag)
-        elif isinstance(error, Exception):
-            await self._finish(Call.NACK, message, reason=reason_text(error), ends=tag)
-        else:
-            # A cancelled task is no failure; it should not have to wait either.
-            self._hand_back(message)
+        try:
+            if message._finished:
+                return
+            if error is None:
+                await self._finish(Call.ACK, message, ends=tag)
+            elif isinstance(error, Exception):
+                await self._finish(Call.NACK, message, reason=reason_text(error), ends=tag)
+            else:
+                # A cancelled task is no failure; it should not have to wait either.
+                self._hand_back(message)
+        finally:
+            self._remote.end_handler()
 
     def _hand_back(self, message: AsyncRemoteDelivery) -> None:
         self._tell(Call.RETURN, message.generation, tags=[[message.tag, 1]], ends=message.tag)

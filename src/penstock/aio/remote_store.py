@@ -22,14 +22,14 @@ from penstock.aio.remote_producer import send_aside
 from penstock.aio.remote_transaction import AsyncRemoteTransaction
 from penstock.aio.store import AsyncStore
 from penstock.arguments import check_texts, check_whole_number
-from penstock.client.consumer import RemoteConsumer
-from penstock.client.dead_letter_box import chosen_offsets, wanted_offsets
+from penstock.client.consumer import RemoteConsumer, subscription
+from penstock.client.dead_letter_box import chosen_offsets, in_parts, wanted_offsets
 from penstock.client.pending import ConnectionLost
-from penstock.client.store import check_topic_name, for_server, rewritten_of, stricter
-from penstock.errors import OutcomeUnknown, SequenceGap, TopicNotFound, Unavailable
+from penstock.client.publishing import for_server, request_many
+from penstock.client.store import check_topic_name, rewritten_of, stricter
+from penstock.errors import OutcomeUnknown, PermissionDenied, SequenceGap, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import SUFFIX
 from penstock.store.dead_letter_box import check_filter
-from penstock.store.staging import Committed
 from penstock.store.store import Retained, Rewritten
 from penstock.topics import publication
 from penstock.topics.encoder import Columns
@@ -37,7 +37,7 @@ from penstock.topics.options import options
 from penstock.topics.receipt import Receipt, Receipts
 from penstock.values import SyncMode
 from penstock.wire import documents
-from penstock.wire.answers import number_rows, whole
+from penstock.wire.answers import number_rows, numbers, whole
 from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
     from penstock.aio.consumer import AsyncConsumer
     from penstock.client.pending import Pending
-    from penstock.client.publishing import RemoteOutlet
+    from penstock.client.publishing import Parts, RemoteOutlet
     from penstock.client.store import RemoteStore
     from penstock.format.batch import EncodedBatch
+    from penstock.store.staging import Committed
     from penstock.store.store import Store, TopicInfo
     from penstock.topics.encoder import MessageEncoder
     from penstock.topics.message import Message
@@ -88,6 +89,8 @@ class AsyncRemoteStore(AsyncStore):
     async def _find(self, name: str, check: Callable[[MessageEncoder], object]) -> None:
         try:
             answer = await self._calls.ask(Call.TOPIC, {"topic": name})
+        except PermissionDenied as error:
+            raise PermissionDenied(error.principal, "publish", name) from None
         except TopicNotFound:
             if not self._remote._may_create:
                 raise
@@ -139,7 +142,8 @@ class AsyncRemoteStore(AsyncStore):
         if not messages.values:
             return Receipts(topic, [])
         parts = messages.split(partition)
-        ranges = [(number, await self._send(target, number, batch, mode), batch.count) for number, _, batch in parts]
+        firsts = await self._send_all(target, parts, mode)
+        ranges = [(number, first, batch.count) for (number, _, batch), first in zip(parts, firsts, strict=True)]
         return Receipts.of_parts(topic, ranges, [indices for _, indices, _ in parts])
 
     async def _send(self, target: MessageEncoder, number: int, batch: EncodedBatch, mode: SyncMode | None) -> int:
@@ -176,6 +180,44 @@ class AsyncRemoteStore(AsyncStore):
             raise OutcomeUnknown("the message", str(error)) from None
         return whole(answer.fields, "offset")
 
+    async def _send_all(
+        self, target: MessageEncoder, parts: Sequence[tuple[int, Sequence[int], EncodedBatch]], mode: SyncMode | None
+    ) -> list[int]:
+        """The same for one batch in each of several partitions: all of them or none."""
+        if len(parts) == 1:
+            number, _, batch = parts[0]
+            return [await self._send(target, number, batch, mode)]
+        batches = [(number, batch) for number, _, batch in parts]
+        strict = stricter(target, mode)
+        if strict is not None:
+            fields, payload = request_many(target.name, batches, None)
+            answer = await self._calls.ask(Call.PUBLISH_MANY, {**fields, "sync": strict}, payload, resend=False)
+            return numbers(answer.fields, "offsets", len(batches))
+        try:
+            return await self._send_all_in_lane(target.name, batches)
+        except SequenceGap:
+            # As in `_send`.
+            return await self._send_all_in_lane(target.name, batches)
+
+    async def _send_all_in_lane(self, topic: str, batches: Parts) -> list[int]:
+        lanes = self._remote._lanes
+        lane = lanes.borrow()
+        is_refused = True
+
+        def answered(pending: Pending) -> None:
+            nonlocal is_refused
+            is_refused = pending.is_refused
+            lanes.give_back_many(lane, topic, fields["partitions"], pending.error, refused=is_refused)
+
+        fields, payload = request_many(topic, batches, lane)
+        try:
+            answer = await self._calls.ask(Call.PUBLISH_MANY, fields, payload, always=answered)
+        except Unavailable as error:
+            if is_refused:
+                raise
+            raise OutcomeUnknown("the messages", str(error)) from None
+        return numbers(answer.fields, "offsets", len(batches))
+
     async def _publish_once(
         self, target: MessageEncoder, messages: Columns, partition: int | None, mode: SyncMode | None
     ) -> list[Receipt]:
@@ -200,9 +242,12 @@ class AsyncRemoteStore(AsyncStore):
     def transaction(self) -> AsyncRemoteTransaction:
         return AsyncRemoteTransaction(self._remote.transaction(), self._calls)
 
-    async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
-        answer = (await self._calls.ask(Call.COMMIT, self._remote._to_commit(producer, number, stages))).fields
-        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")), whole(answer, "newest"))
+    async def commit(
+        self, producer: str, number: int, stages: Sequence[str], *, keep_committed: bool = False, note: str | None = None
+    ) -> Committed:
+        fields = self._remote._to_commit(producer, number, stages, keep_committed=keep_committed, note=note)
+        answer = (await self._calls.ask(Call.COMMIT, fields)).fields
+        return self._remote._committed(producer, number, answer, duplicate=bool(answer.get("duplicate")))
 
     async def abort(self, stages: Sequence[str]) -> int:
         self._remote._check_open()
@@ -224,7 +269,7 @@ class AsyncRemoteStore(AsyncStore):
                 if pending.frame is not None:
                     self._calls.tell(Call.UNSUBSCRIBE, {"consumer": pending.frame.fields.get("handle")}, generation)
 
-            fields = {"topic": topic, "group": group, "options": given}
+            fields = subscription(topic, group, given)
             try:
                 answer = await self._calls.ask(
                     Call.SUBSCRIBE, fields, resend=False, lost=ConnectionLost("lost"), generation=generation, unwanted=unwanted
@@ -235,6 +280,10 @@ class AsyncRemoteStore(AsyncStore):
                 continue
             remote._consumers.add(consumer)
             return AsyncRemoteConsumer(consumer, self._calls)
+
+    async def evict_member(self, topic: str, group: str, member: str) -> int:
+        fields = self._remote._to_evict(topic, group, member)
+        return whole((await self._calls.ask(Call.EVICT_MEMBER, fields, resend=False)).fields, "messages")
 
     async def delete_group(self, topic: str, group: str) -> None:
         self._remote._check_group(topic, group)
@@ -280,9 +329,12 @@ class AsyncRemoteStore(AsyncStore):
         wanted = wanted_offsets(filter, offsets)
         if filter is not None:
             wanted = chosen_offsets(await self.list_dead_letters(topic), filter, wanted)
-        # Not sent again if the answer is lost: what came later must not go with it.
-        fields = {"topic": topic, "offsets": wanted}
-        return whole((await self._calls.ask(call, fields, resend=wanted is not None)).fields, "count")
+        # All of them: not sent again if the answer is lost, what came later must not go with it.
+        count = 0
+        for some in in_parts(wanted):
+            fields = {"topic": topic, "offsets": some}
+            count += whole((await self._calls.ask(call, fields, resend=some is not None)).fields, "count")
+        return count
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.store.metrics import StoreMetrics
     from penstock.store.staging import Committed
-    from penstock.store.stats import StoreStats
+    from penstock.store.stats import MemberInfo, StoreStats
     from penstock.store.store import GroupInfo, Retained, Rewritten, Store, TopicInfo
     from penstock.topics.message import Message
     from penstock.topics.receipt import Receipts
@@ -79,9 +79,11 @@ class AsyncStore:
         """See `Store.subscribe`. Await it, or use it in ``async with``."""
         return Opening(lambda: AsyncConsumer(self._store.subscribe(topic, group, **options)))
 
-    async def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+    async def commit(
+        self, producer: str, number: int, stages: Sequence[str], *, keep_committed: bool = False, note: str | None = None
+    ) -> Committed:
         """See `Store.commit`; stages are made with the plain store (`sync`) in a thread, as they write files."""
-        return await asyncio.to_thread(self._store.commit, producer, number, stages)
+        return await asyncio.to_thread(self._store.commit, producer, number, stages, keep_committed=keep_committed, note=note)
 
     async def abort(self, stages: Sequence[str]) -> int:
         """See `Store.abort`."""
@@ -104,6 +106,14 @@ class AsyncStore:
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """All groups, or those of one topic."""
         return self._store.groups(topic)
+
+    def members(self, topic: str, group: str) -> list[MemberInfo]:
+        """The members of a group, and what each holds."""
+        return self._store.members(topic, group)
+
+    async def evict_member(self, topic: str, group: str, member: str) -> int:
+        """See `Store.evict_member`."""
+        return await asyncio.to_thread(self._store.evict_member, topic, group, member)
 
     async def delete_group(self, topic: str, group: str) -> None:
         """See `Store.delete_group`."""

@@ -14,13 +14,18 @@ from penstock.errors import Unavailable, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from penstock.broker.memory_budget import Account
     from penstock.broker.replies import Answer, Replies
     from penstock.wire.frame import Frame
 
 OUTSTANDING_MAX = 1_000
 PUBLISHING_BYTES_MAX = 64 * 1024 * 1024
 """Calls, and bytes of publishes, of one connection that may be under way; more wait in its socket."""
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""What one call may read."""
 WAITING_MAX = 10_000
+LARGE_ANSWER_BYTES = 64 * 1024
+"""An answer with a longer payload is sent when the connection has room for it."""
 LARGE_ANSWERS_MAX = 4
 """What one connection may have open."""
 
@@ -34,6 +39,8 @@ class CallsUnderWay:
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
+        self.account: Account | None = None
+        """Counts the bytes of what is under way, if anybody does."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: set[int] = set()
         self._large_answers = asyncio.Semaphore(LARGE_ANSWERS_MAX)
@@ -66,9 +73,14 @@ class CallsUnderWay:
         """Run *work*, and answer with what it returns or raises."""
         task = asyncio.get_running_loop().create_task(self._run(frame, work))
         self._tasks[frame.correlation] = task
+        size = len(frame.payload)
+        if size and self.account is not None:
+            self.account.begin(size)
 
         def done(_: asyncio.Task[None]) -> None:
             self._tasks.pop(frame.correlation, None)
+            if size and self.account is not None:
+                self.account.end(size)
             self.on_room()
 
         task.add_done_callback(done)
@@ -84,25 +96,45 @@ class CallsUnderWay:
         except Exception as error:  # noqa: BLE001 - a bug of ours must not end other clients' sessions
             self._replies.refuse(frame, error)
         else:
+            if sum(map(len, payload)) > LARGE_ANSWER_BYTES:
+                await self._until_writable()
             self._replies.answer(frame, fields, payload)
+
+    async def _until_writable(self) -> None:
+        """Wait for room for a large answer: of several that wait for it each looks again when another one has taken it."""
+        while not self._replies.writable.is_set() and not self._replies.closed:
+            await self._replies.writable.wait()
 
     async def when_writable(self, later: Callable[[Frame], Answer], frame: Frame) -> Answer:
         """A large answer is made when the connection has room for it."""
         async with self._large_answers:
-            await self._replies.writable.wait()
-            answer = await asyncio.to_thread(later, frame)
-            self._replies.answer(frame, *answer)
+            await self._until_writable()
+            # From here on it counts: others look for room after it.
+            wanted = frame.fields.get("bytes")
+            size = max(LARGE_ANSWER_BYTES, min(wanted, READ_BYTES_MAX)) if type(wanted) is int else LARGE_ANSWER_BYTES
+            if self.account is not None:
+                self.account.begin(size)
+            try:
+                answer = await asyncio.to_thread(later, frame)
+                self._replies.answer(frame, *answer)
+            finally:
+                if self.account is not None:
+                    self.account.end(size)
         raise _AnsweredError
 
     def begin_publish(self, size: int) -> None:
         """A publish of *size* bytes has begun, which is no task."""
         self._publishing += 1
         self._publishing_bytes += size
+        if self.account is not None:
+            self.account.begin(size)
 
     def end_publish(self, size: int) -> None:
         """It has ended, either way."""
         self._publishing -= 1
         self._publishing_bytes -= size
+        if self.account is not None:
+            self.account.end(size)
         self.on_room()
 
     def begin_wait(self, frame: Frame) -> None:
@@ -122,11 +154,6 @@ class CallsUnderWay:
         if correlation in self._waiting:
             self._cancel(correlation)
         return {}, []
-
-    def end_waits(self) -> None:
-        """End the calls that wait for messages."""
-        for correlation in self._waiting:
-            self._cancel(correlation)
 
     def end_all(self) -> None:
         """End all calls: nobody is there for their answers."""

@@ -17,6 +17,7 @@ from penstock.broker.fields import table
 from penstock.broker.subscription import Subscription
 from penstock.errors import BadArgument, PenstockError, Unavailable
 from penstock.store.consumer import GET_MANY_MAX
+from penstock.store.declaring import check_subscription_options
 from penstock.wire import documents
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.broker.calls_under_way import CallsUnderWay
     from penstock.broker.replies import Answer, Replies
     from penstock.broker.rights import Principal
+    from penstock.broker.topics import Topics
+    from penstock.groups.member import Origin
     from penstock.store.store import Store
     from penstock.wire.frame import Frame
 
@@ -40,14 +43,19 @@ PREFETCH_BYTES_MAX = 64 * 1024 * 1024
 class Consumers:
     """The consumers of one client. `find`, `get` and `commit_position` are for any thread, all else for the event loop."""
 
-    def __init__(self, store: Store, replies: Replies, under_way: CallsUnderWay, principal: Principal) -> None:
+    def __init__(
+        self, store: Store, replies: Replies, under_way: CallsUnderWay, principal: Principal, topics: Topics, origin: Origin
+    ) -> None:
         self._store = store
+        self._topics = topics
+        self._origin = origin
         self._principal = principal
         self._replies = replies
         self._under_way = under_way
         self._subscriptions: dict[int, Subscription] = {}
         # Random: a number of another connection, which a client kept by mistake, must not name anything of this one.
         self._next_handle = secrets.randbits(40)
+        self._is_stopping = False
 
     def find(self, handle: Any) -> Subscription | None:
         """The consumer, if there is one."""
@@ -75,22 +83,28 @@ class Consumers:
         if type(options["prefetch_bytes"]) is int:  # else it is refused below
             options["prefetch_bytes"] = min(options["prefetch_bytes"], PREFETCH_BYTES_MAX)
         store, fields = self._store, frame.fields
+        options["create"] = self._topics.may_make(fields.get("topic"), _wanted(options))
+        check_subscription_options(options)
         # Who hangs up meanwhile gets no consumer, and the group no member that nobody is.
         consumer = await finished_or_undone(
             lambda: store.subscribe(fields.get("topic"), fields.get("group"), **options),  # type: ignore[arg-type]
             lambda made: made.close(),
         )
+        consumer._member.origin = self._origin  # noqa: SLF001
         self._next_handle += 1
         handle = self._next_handle
         subscription = Subscription(
             consumer, options.get("concurrency", 1), partial(self._replies.push, handle),
-            partial(self._principal.require, "consume", consumer.topic),
+            partial(self._principal.require, "consume", consumer.topic), beats=bool(fields.get("beats")), recalls=bool(fields.get("beats")),
         )  # fmt: skip
         subscription.set_writable(may_write=self._replies.writable.is_set())
+        if self._is_stopping:
+            consumer.pause()
         self._subscriptions[handle] = subscription
         group = consumer._group  # noqa: SLF001
         answer = {"handle": handle, "topic": consumer.topic, "group": consumer.group, "ordered": consumer.ordered,
                   "partitions": len(group.cursors), "lease": group.lease_s, "ttl_ms": self._ttl_ms(consumer.topic)}  # fmt: skip
+        answer["settings"] = documents.encode_settings(group.settings)
         if group.has_lanes:
             answer["ahead"] = LANES_AHEAD
         return answer, []
@@ -167,8 +181,27 @@ class Consumers:
             group.extend(delivery, frame.fields.get("seconds"))
         return {"late": 0}, []
 
+    def heartbeat(self, frame: Frame) -> Answer:
+        """The client is alive: of each consumer it says what its user has; consumers that are not there change nothing."""
+        beats = frame.fields.get("consumers")
+        if not isinstance(beats, list) or len(beats) > CONSUMERS_MAX:
+            raise BadArgument("consumers", shown(beats), "must be a list of [consumer, tag]")
+        leases: list[float] = []
+        for beat in beats:
+            if not isinstance(beat, list) or len(beat) != 2 or any(type(one) is not int for one in beat):
+                raise BadArgument("consumers", shown(beat), "must be a list of [consumer, tag]")
+            found = self.find(beat[0])
+            leases.append(0.0 if found is None else found.beat(beat[1]))
+        return {"leases": leases}, []
+
     def give_back(self, frame: Frame) -> Answer:
         """Give messages back that were not begun."""
+        if frame.fields.get("recalled"):
+            # Its background does that: it is alive, and its user may hang.
+            found = self.find(frame.fields.get("consumer"))
+            if found is not None:
+                found.answer_recall(frame.fields.get("tags"))
+            return {}, []
         if self._is_finished(frame):
             return {}, []
         self._of(frame).give_back(frame.fields.get("tags"))
@@ -179,7 +212,7 @@ class Consumers:
         consumer = self._of(frame).consumer
         if frame.fields.get("paused"):
             consumer.pause()
-        else:
+        elif not self._is_stopping:
             consumer.resume()
         return {}, []
 
@@ -198,6 +231,17 @@ class Consumers:
         return {}, []
 
     # -- the end ----------------------------------------------------------------------------------------------------
+
+    def stop_dispatching(self) -> None:
+        """The server stops: hand out nothing more. Who waits for messages goes on waiting, and gets none."""
+        self._is_stopping = True
+        for subscription in self._subscriptions.values():
+            subscription.consumer.pause()
+
+    @property
+    def in_flight(self) -> int:
+        """What they hold and have not finished."""
+        return sum(subscription.consumer.in_flight for subscription in self._subscriptions.values())
 
     def set_writable(self, *, may_write: bool) -> None:
         """The connection takes more, or is full."""
@@ -224,3 +268,11 @@ class Consumers:
                 raise failed
 
         return release
+
+
+def _wanted(options: dict[str, Any]) -> bool | None:
+    """Whether the client wants its topic made: True, False, or None where it leaves that to the server. Raises `BadArgument`."""
+    wanted = options.get("create")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise BadArgument("create", shown(wanted), "must be true, false or null")
+    return wanted

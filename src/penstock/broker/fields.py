@@ -25,3 +25,24 @@ def table(frame: Frame, name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise BadArgument(name, shown(values), "must be an object")
     return values
+
+
+def named_parts(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """
+    Topic and partition for each of the *parts* of a call; the topic is a name, or a number of one of *topics*. Raises `BadArgument`.
+
+    The partitions are not checked.
+    """
+    parts, topics = fields.get("parts", []), fields.get("topics", [])
+    names = topics if isinstance(topics, list) and all(isinstance(one, str) for one in topics) else []
+    found: list[tuple[str, Any]] = []
+    for part in parts if isinstance(parts, list) else [None]:
+        if isinstance(part, list) and len(part) == 2:
+            name, partition = part
+            if type(name) is int and 0 <= name < len(names):
+                name = names[name]
+            if isinstance(name, str):
+                found.append((name, partition))
+                continue
+        raise BadArgument("parts", shown(part), "must be a list of [topic, partition]")
+    return found

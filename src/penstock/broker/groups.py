@@ -27,6 +27,17 @@ class Groups:
         self._store.delete_group(frame.fields.get("topic"), frame.fields.get("group"))  # type: ignore[arg-type]
         return {}, []
 
+    def members(self, frame: Frame) -> Answer:
+        """The members of a group."""
+        found = self._store.members(frame.fields.get("topic"), frame.fields.get("group"))  # type: ignore[arg-type]
+        return {"members": [documents.encode_member(one) for one in found]}, []
+
+    def evict_member(self, frame: Frame) -> Answer:
+        """Take a member out of its group."""
+        fields = frame.fields
+        held = self._store.evict_member(fields.get("topic"), fields.get("group"), fields.get("member"))  # type: ignore[arg-type]
+        return {"messages": held}, []
+
     def seek(self, frame: Frame) -> Answer:
         """Move a group."""
         fields = frame.fields

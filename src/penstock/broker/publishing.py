@@ -3,7 +3,8 @@ Publishing by a client: in the event loop, in order, and without waiting for the
 
 A batch becomes a ticket; the answer is sent when that is committed. What may take a while, or wait for the disk (a long batch, a
 topic with a weaker mode whose log is busy or wants a new segment), goes to a thread; publishes to the same log that come meanwhile
-wait in a *line* behind it.
+wait in a *line* behind it. Batches for several partitions in one call are one ticket, and so one frame of the journal; they wait in no
+line, so their order among other publishes that are not answered yet is any.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.arguments import check_whole_number
-from penstock.broker.batches import adopt, adopt_unnumbered
-from penstock.errors import BadBytes
+from penstock.arguments import check_whole_number, shown
+from penstock.broker.batches import adopt, adopt_each, adopt_unnumbered
+from penstock.errors import BadArgument, BadBytes
 from penstock.format.batch import is_compressed
 from penstock.topics.encoder import Columns
+from penstock.topics.idempotence import offsets_of
 from penstock.topics.options import options
 from penstock.values import SyncMode, check_name
 from penstock.volume.tickets import AppendTicket
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.replies import Answer, Replies
     from penstock.broker.topics import Topics
     from penstock.errors import PenstockError
+    from penstock.format.batch import EncodedBatch
     from penstock.journal.ticket import Ticket
     from penstock.log.partition_log import PartitionLog
     from penstock.store.store import Store
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 LOOP_BYTES_MAX = 256 * 1024
 """The longest batch that is checked in the event loop."""
+LOOP_PARTS_MAX = 100
+"""So many batches of one call are checked in the event loop."""
 SENT_BY_COMMITTER_MAX = 2
 """So many answers of one commit are sent by the thread that commits."""
 
@@ -50,9 +55,17 @@ class Publishing:
     """What one client publishes. `publish` runs in the event loop, the other calls in threads."""
 
     def __init__(
-        self, store: Store, topics: Topics, replies: Replies, under_way: CallsUnderWay, completions: Completions
+        self,
+        store: Store,
+        topics: Topics,
+        replies: Replies,
+        under_way: CallsUnderWay,
+        completions: Completions,
+        owner: str = "",
     ) -> None:
+        """*owner*: who the names of the client's producers belong to, empty without tokens."""
         self._store = store
+        self._owner = owner
         self._topics = topics
         self._replies = replies
         self._under_way = under_way
@@ -163,7 +176,7 @@ class Publishing:
                 self._completions.add_of_cycle(partial(end, data))
 
         if producer is not None:
-            self._store._producers.check_opened(producer)  # noqa: SLF001
+            self._store._producers.check_opened(producer, self._owner)  # noqa: SLF001
         offset: int | None
         ticket: AppendTicket | None = None
         if not self._store.has_threads:
@@ -182,6 +195,84 @@ class Publishing:
         if ticket is None:
             in_loop(partial(end, answer(offset)))
 
+    def publish_many(self, frame: Frame) -> Answer | None:
+        """Store one batch for each of several partitions, all of them or none; the answer is sent when they are committed."""
+        topic = self._topics.publishable(frame)
+        if frame.fields.get("sync") is not None and not topic.logs[0].always:
+            self._under_way.begin(frame, asyncio.to_thread(self._append_all_strictly, frame, topic))
+        elif (
+            len(frame.payload) > LOOP_BYTES_MAX or not self._store.has_threads or not topic.logs[0].always
+            or len(_partitions(frame)) > LOOP_PARTS_MAX or any(log in self._lines for log in self._logs_of(frame, topic))
+        ):  # fmt: skip
+            self._under_way.begin(frame, asyncio.to_thread(self._append_all, frame, topic))
+        else:
+            size = len(frame.payload)
+            self._under_way.begin_publish(size)
+            try:
+                self._submit_all(frame, topic)
+            except BaseException:
+                self._under_way.end_publish(size)
+                raise
+            self._completions.commit_soon()
+        return None
+
+    @staticmethod
+    def _logs_of(frame: Frame, topic: Topic) -> list[PartitionLog]:
+        return [topic.logs[topic.check_partition(one)] for one in _partitions(frame)]
+
+    def _submit_all(self, frame: Frame, topic: Topic) -> None:
+        """In the loop: nothing here waits for the disk. Raises `PenstockError`, and then the publish has not ended."""
+        count = 0
+
+        def end(offsets: list[int], error: PenstockError | None, *, duplicate: bool) -> None:
+            self._under_way.end_publish(len(frame.payload))
+            if error is not None:
+                self._replies.refuse(frame, error)
+                return
+            if not duplicate:
+                topic.published += count
+            self._replies.answer(frame, {"offsets": offsets, "duplicate": duplicate}, [])
+
+        def done(ticket: Ticket, *, duplicate: bool = False) -> None:
+            """In the thread that commits."""
+            offsets = offsets_of(ticket) if ticket.error is None else []
+            self._completions.add_of_cycle(partial(end, offsets, ticket.error, duplicate=duplicate))
+
+        parts = self._adopt_all(frame, topic)
+        count = sum([batch.count for _, batch in parts])
+        offsets, ticket, duplicate = topic.submit_batches(parts, done)
+        if offsets is not None:
+            end(offsets, None, duplicate=duplicate)
+        elif duplicate:
+            assert ticket is not None
+            ticket.on_done(partial(done, duplicate=True))
+            self._completions.wake()  # its cycle may be over already
+
+    def _append_all(self, frame: Frame, topic: Topic) -> Answer:
+        """In a thread."""
+        parts = self._adopt_all(frame, topic)
+        offsets, ticket, duplicate = topic.submit_batches(parts)
+        if ticket is not None:
+            ticket.wait()
+            offsets = offsets_of(ticket)
+        if not duplicate:
+            topic.published += sum([batch.count for _, batch in parts])
+        return {"offsets": offsets, "duplicate": duplicate}, []
+
+    def _append_all_strictly(self, frame: Frame, topic: Topic) -> Answer:
+        mode = SyncMode.of(frame.fields.get("sync"))  # type: ignore[arg-type]  # it checks
+        parts = list(adopt_each(frame, topic, _partitions(frame), adopt_unnumbered))
+        offsets = topic.append_all(parts, mode)
+        topic.published += sum([batch.count for _, batch in parts])
+        return {"offsets": offsets, "duplicate": False}, []
+
+    def _adopt_all(self, frame: Frame, topic: Topic) -> list[tuple[int, EncodedBatch]]:
+        parts = list(adopt_each(frame, topic, _partitions(frame), adopt))
+        for _, batch in parts:
+            if batch.producer is not None:
+                self._store._producers.check_opened(batch.producer, self._owner)  # noqa: SLF001
+        return parts
+
     def publish_once(self, frame: Frame) -> Answer:
         """Messages with a deduplication key: the one slow way, message by message."""
         topic = self._topics.publishable(frame)
@@ -192,12 +283,15 @@ class Publishing:
         source.verify()
         source.check_numbers()
         count = len(source)
+        times_us = frame.fields.get("times_us")
+        if times_us is None:
+            times_us = [source.given_time_us(index) for index in range(count)]
         messages = Columns(
             topic,
             [_bytes(source.value(index)) for index in range(count)],
             [_bytes(source.key(index)) for index in range(count)],
             [source.headers(index) for index in range(count)],
-            [None if time_us is None else _moment(time_us) for time_us in frame.fields.get("times_us") or [None] * count],
+            [None if time_us is None else _moment(time_us) for time_us in times_us],
             [_bytes(source.dedup_key(index)) for index in range(count)],
             options(None, None, None, frame.fields.get("compression")),
         )
@@ -209,8 +303,19 @@ class Publishing:
         """The id and the incarnation of a producer by name."""
         name = frame.fields.get("name")
         check_name("producer", name)  # type: ignore[arg-type]
-        identity, incarnation = self._store._producers.open(name, self._topics.named(frame).logs)  # type: ignore[arg-type]  # noqa: SLF001
+        logs = self._topics.named(frame).logs
+        identity, incarnation = self._store._producers.open(name, logs, self._owner)  # type: ignore[arg-type]  # noqa: SLF001
         return {"id": identity, "incarnation": incarnation}, []
+
+
+def _partitions(frame: Frame) -> list[int]:
+    """Where the batches of a call go. Raises `BadArgument`."""
+    partitions = frame.fields.get("partitions")
+    if not isinstance(partitions, list) or not partitions or any(type(one) is not int for one in partitions):
+        raise BadArgument("partitions", shown(partitions), "must be a list of partitions, one for each batch")
+    if len(set(partitions)) != len(partitions):
+        raise BadArgument("partitions", shown(partitions), "must name no partition twice")
+    return partitions
 
 
 def _at_once(function: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.arguments import check_whole_number
+from penstock.broker.calls_under_way import READ_BYTES_MAX
 from penstock.broker.fields import texts
 from penstock.errors import TopicNotFound
 from penstock.wire import documents
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
     from penstock.store.store import Store
     from penstock.wire.frame import Frame
-
-READ_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Reading:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, Unavailable, UsageError
+from penstock.log_events import event
 from penstock.wire.calls import Call
 from penstock.wire.failures import encode_error
 from penstock.wire.frame import ANSWER, ERROR, PUSH, encode_frame
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     Send = Callable[[list[Buffer]], None]
 
 _log = logging.getLogger("penstock.broker")
+BAD_FIELDS_SECONDS = 60.0
+"""So often at most it is logged that the fields of a call were of a wrong type."""
 
 
 class Replies:
@@ -63,10 +68,38 @@ class Replies:
             self._send(encode_frame(ERROR, frame.call, frame.correlation, encode_error(error)))
 
 
+class BadFields:
+    """Calls whose fields are of a wrong type, which a client can send as often as it likes: logged now and then, in one line."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._told: dict[int, float] = {}
+        self._untold: dict[int, int] = {}
+
+    def tell(self, call: int, error: Exception) -> None:
+        """*error* was raised for the fields of *call*."""
+        now = self._now()
+        if now - self._told.get(call, -BAD_FIELDS_SECONDS) < BAD_FIELDS_SECONDS:
+            self._untold[call] = self._untold.get(call, 0) + 1
+            return
+        self._told[call] = now
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" at {place[0].filename.rpartition('penstock/')[2]}:{place[0].lineno}" if place else ""
+        before = self._untold.pop(call, 0)
+        _log.warning(
+            "call %s was refused, its fields are not as they must be: %s%s%s",
+            call, type(error).__name__, where, f" ({before} more since this was last logged)" if before else "",
+            extra=event("bad_fields", call=call, error=type(error).__name__, more=before),
+        )  # fmt: skip
+
+
+_bad_fields = BadFields()
+
+
 def _as_told(frame: Frame, error: Exception) -> PenstockError:
-    if isinstance(error, (TypeError, ValueError, KeyError, AttributeError, OverflowError)):
-        # Fields of a wrong type, most likely; the log has the rest.
-        _log.warning("call %s failed", frame.call, exc_info=error)
+    if isinstance(error, (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError)):
+        # Fields of a wrong type, most likely.
+        _bad_fields.tell(frame.call, error)
         return UsageError(f"the fields of call {frame.call} are not as they must be")
     _log.error("call %s failed", frame.call, exc_info=error)
     return Unavailable("the server failed to do this; its log says why")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.arguments import shown
+from penstock.broker.fields import named_parts
 from penstock.errors import BadArgument, PermissionDenied
 from penstock.groups.dead_letters import SUFFIX
 from penstock.wire.calls import Call
@@ -19,6 +20,15 @@ class Principal(Protocol):
     @property
     def name(self) -> str:
         """Who it is, for logs and errors."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """Whose the names of its producers are: its own, or nobody's where there are no tokens."""
+        ...
+
+    def check_valid(self) -> None:
+        """Raise `Unauthenticated` if its token was revoked or has expired."""
         ...
 
     def require(self, right: str, topic: str | None) -> None:
@@ -38,7 +48,8 @@ class Rule(NamedTuple):
     """
     A right, and on what: the field *topic* (or *topics*) of the call, the dead letters of that topic, or the whole store.
 
-    Without a *right* any valid token will do: the call touches only what its connection has open, or looks at rights itself.
+    The right "any" is one of them, whichever. Without a *right* any valid token will do:
+    the call touches only what its connection has open, or looks at rights itself.
     """
 
     right: str | None = None
@@ -61,6 +72,7 @@ RULES: dict[Call, Rule] = {
     Call.COMPACT: Rule("admin", "topic"),
     Call.DELETE_TOPIC: Rule("admin", "topic"),
     Call.PUBLISH: Rule("publish", "topic"),
+    Call.PUBLISH_MANY: Rule("publish", "topic"),
     Call.PUBLISH_ONCE: Rule("publish", "topic"),
     Call.OPEN_PRODUCER: Rule("publish", "topic"),
     Call.TRANSACT: Rule("publish", "parts"),
@@ -68,7 +80,8 @@ RULES: dict[Call, Rule] = {
     Call.STAGE_ADD: Rule("publish", "parts"),
     Call.STAGE_FINISH: _ANY,
     Call.STAGE_ABANDON: _ANY,
-    # A higher number fences everybody else who uses the producer's name, and names have no owners.
+    # A higher number fences everybody else who uses the name, and those of transactions have no owners, unlike those of producers: whoever
+    # may publish everywhere, as these calls need, can spoil nothing more by that.
     Call.COMMIT: Rule("publish"),
     Call.ABORT: Rule("publish"),
     Call.COMMITTED: Rule("publish"),
@@ -84,9 +97,12 @@ RULES: dict[Call, Rule] = {
     Call.PAUSE: _ANY,
     Call.CANCEL: _ANY,
     Call.CONSUMER: _ANY,
+    Call.HEARTBEAT: _ANY,
     Call.GROUPS: Rule("read", "topic"),
     Call.DELETE_GROUP: Rule("admin", "topic"),
     Call.SEEK: Rule("consume", "topic"),
+    Call.MEMBERS: Rule("read", "topic"),
+    Call.EVICT_MEMBER: Rule("admin", "topic"),
     Call.POSITIONS: Rule("read", "topics"),
     Call.READ: Rule("read", "topic"),
     Call.OFFSET_OF_TIME: Rule("read", "topic"),
@@ -105,10 +121,11 @@ def require(principal: Principal, frame: Frame, topic_of_consumer: Any) -> None:
     rule = RULES.get(frame.call)  # type: ignore[call-overload]  # a Call is an int
     if rule is None or rule.right is None:
         return  # if there is no such call, it will be told
-    for topic in _topics(rule, frame.fields, topic_of_consumer):
+    # Each topic once, however many parts of a call are of it.
+    for topic in dict.fromkeys(_topics(rule, frame.fields, topic_of_consumer)):
         if rule.right == "any":
             if topic is not None and not principal.may_see(topic):
-                raise PermissionDenied(principal.name, "read", topic)
+                raise PermissionDenied(principal.name, "", topic)
         else:
             principal.require(rule.right, topic)
 
@@ -117,12 +134,7 @@ def _topics(rule: Rule, fields: dict[str, Any], topic_of_consumer: Any) -> list[
     if rule.on == "store":
         return [None]
     if rule.on == "parts":
-        parts = fields.get("parts", [])
-        if not isinstance(parts, list) or not all(
-            isinstance(part, list) and len(part) == 2 and isinstance(part[0], str) for part in parts
-        ):
-            raise BadArgument("parts", shown(parts), "must be a list of [topic, partition]")
-        return [part[0] for part in parts]
+        return [name for name, _ in named_parts(fields)]
     if rule.on == "consumer":
         topic = topic_of_consumer(fields.get("consumer"))
         return [] if topic is None else [topic]

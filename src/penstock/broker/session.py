@@ -23,7 +23,8 @@ from penstock.broker.rights import require
 from penstock.broker.stages import Stages
 from penstock.broker.topics import Topics
 from penstock.broker.transactions import Transactions
-from penstock.errors import UsageError
+from penstock.errors import ServerStopping, UsageError
+from penstock.groups.member import Origin
 from penstock.wire import documents
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 
@@ -41,6 +42,15 @@ _LARGE = frozenset({Call.READ, Call.TOPICS, Call.STATS, Call.METRICS, Call.GROUP
 """Calls whose answers grow with what is stored: they are made a few at a time, for who reads them."""
 
 
+_WHILE_STOPPING = frozenset({
+    Call.PING, Call.CREDIT, Call.ACK, Call.RETURN, Call.PAUSE, Call.EXTEND, Call.NACK, Call.CANCEL, Call.CONSUMER, Call.FETCH,
+    Call.COMMIT_POSITION, Call.UNSUBSCRIBE, Call.FLUSH, Call.TOPICS, Call.TOPIC, Call.STATS, Call.METRICS, Call.COMMITTED, Call.GROUPS,
+    Call.POSITIONS, Call.READ, Call.OFFSET_OF_TIME, Call.DEAD_LETTERS, Call.STAGE_ABANDON, Call.MEMBERS,
+    Call.EVICT_MEMBER,
+})  # fmt: skip
+"""Calls that a server still takes while it stops: those that finish what consumers hold, and those that only look."""
+
+
 class Session:
     """
     What one connection may do, and what it has open. All methods run in the event loop.
@@ -51,25 +61,32 @@ class Session:
 
     def __init__(
         self, store: Store, send: Send, completions: Completions, principal: Principal,
-        send_now: Callable[[bytes], bool] = lambda _: False, *, auto_create: bool | None = None,
+        send_now: Callable[[bytes], bool] = lambda _: False, *, auto_create: bool | None = None, interface: str = "native", peer: str = "",
     ) -> None:  # fmt: skip
         """
+        *interface* and *peer* are what `Store.members` tells of the client.
+
         *send_now*: send a frame from any thread without waiting; False if it must go by *send*.
 
         *auto_create*: whether the client may have topics made by publishing; None means as the store says.
         """
         self._store = store
+        self._clock = store._clock  # noqa: SLF001
+        self._origin = origin = Origin(interface, peer, principal.name, self._clock.monotonic())
         self._principal = principal
+        self._is_stopping = False
+        self._refuses_all = False
         self._replies = replies = Replies(send, send_now)
         self.under_way = under_way = CallsUnderWay(replies)
         self._topics = topics = Topics(store, principal, auto_create=auto_create)
-        self._consumers = consumers = Consumers(store, replies, under_way, principal)
+        self._consumers = consumers = Consumers(store, replies, under_way, principal, topics, origin)
         self._stages = stages = Stages(store, topics)
-        publishing = Publishing(store, topics, replies, under_way, completions)
+        publishing = Publishing(store, topics, replies, under_way, completions, principal.scope)
         groups, reading = Groups(store), Reading(store, topics)
         self._now: dict[int, Callable[[Frame], Answer | None]] = {
             Call.PING: lambda _: ({}, []),
             Call.PUBLISH: publishing.publish,
+            Call.PUBLISH_MANY: publishing.publish_many,
             Call.CREDIT: consumers.credit,
             Call.ACK: consumers.ack,
             Call.RETURN: consumers.give_back,
@@ -78,6 +95,7 @@ class Session:
             Call.NACK: consumers.nack,
             Call.CANCEL: under_way.cancel,
             Call.CONSUMER: consumers.describe,
+            Call.HEARTBEAT: consumers.heartbeat,
         }
         self._later: dict[int, Callable[[Frame], Answer]] = {
             Call.TOPICS: topics.list,
@@ -104,6 +122,8 @@ class Session:
             Call.GROUPS: groups.list,
             Call.DELETE_GROUP: groups.delete,
             Call.SEEK: groups.seek,
+            Call.MEMBERS: groups.members,
+            Call.EVICT_MEMBER: groups.evict_member,
             Call.POSITIONS: reading.positions,
             Call.READ: reading.read,
             Call.OFFSET_OF_TIME: reading.offset_of_time,
@@ -127,11 +147,34 @@ class Session:
             "default": documents.encode_settings(self._store._catalog.default),  # noqa: SLF001
         }
 
-    def handle(self, frame: Frame) -> None:
-        """Do what a request asks for, or begin to."""
+    def check_valid(self) -> None:
+        """Raise `Unauthenticated` if the client's token is not valid any more."""
+        self._principal.check_valid()
+
+    def refuse(self, frame: Frame, error: Exception) -> None:
+        """Tell the client that a call failed."""
+        self._replies.refuse(frame, error)
+
+    def check(self, frame: Frame) -> None:
+        """Raise `PenstockError` if the client may not make this call. In any thread."""
+        self._principal.check_valid()
+        require(self._principal, frame, self._consumers.topic_of)
+
+    def handle(self, frame: Frame, *, is_checked: bool = False) -> None:
+        """
+        Do what a request asks for, or begin to; *is_checked*: `check` was called.
+
+        Raises `Unauthenticated`: its token is not valid any more, and the connection is to end.
+        """
+        self._origin.heard = self._clock.monotonic()
+        if not is_checked:
+            self._principal.check_valid()
         try:
+            if self._is_stopping and not self._is_taken_while_stopping(frame):
+                raise ServerStopping
             self.under_way.check_new(frame)
-            require(self._principal, frame, self._consumers.topic_of)
+            if not is_checked:
+                require(self._principal, frame, self._consumers.topic_of)
             now = self._now.get(frame.call)
             if now is not None:
                 answer = now(frame)
@@ -153,6 +196,26 @@ class Session:
             self._replies.refuse(frame, unknown)
             return
         self.under_way.begin(frame, work)
+
+    def _is_taken_while_stopping(self, frame: Frame) -> bool:
+        """A transaction that acks finishes what a consumer holds."""
+        return not self._refuses_all and (
+            frame.call in _WHILE_STOPPING or (frame.call == Call.TRANSACT and bool(frame.fields.get("acks")))
+        )
+
+    def stop_dispatching(self) -> None:
+        """The server stops: hand out nothing more, and begin nothing new. What consumers hold may be finished."""
+        self._is_stopping = True
+        self._consumers.stop_dispatching()
+
+    def refuse_all(self) -> None:
+        """Begin no more calls of any kind."""
+        self._refuses_all = True
+
+    @property
+    def in_flight(self) -> int:
+        """What its consumers hold and have not finished."""
+        return self._consumers.in_flight
 
     def set_writable(self, *, may_write: bool) -> None:
         """The connection takes more, or is full."""

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock.aio.waiting import finished_or_undone
+from penstock.arguments import check_whole_number
 from penstock.broker.batches import adopt_parts
 from penstock.broker.fields import texts
 from penstock.errors import StageNotFound, Unavailable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.replies import Answer
     from penstock.broker.topics import Topics
-    from penstock.store.staging import OpenStage
+    from penstock.store.staging import Committed, OpenStage
     from penstock.store.store import Store
     from penstock.wire.frame import Frame
 
@@ -54,9 +55,17 @@ class Stages:
         stage, lock = self._get(frame)
         # A stage is for one thread, and its calls may come at once.
         with lock:
+            known = self._digest(frame)
             for topic, partition, batch in adopt_parts(frame, self._topics):
-                stage.add_batch(topic, partition, batch)
+                stage.add_batch(topic, partition, batch, known)
+                known = None if known is None else 0  # it is that of all of them
         return {}, []
+
+    @staticmethod
+    def _digest(frame: Frame) -> int | None:
+        """The digest of the batches, where the client has made it: it tells a repetition of its own from something else."""
+        given = frame.fields.get("digest")
+        return None if given is None else check_whole_number("digest", given, 0, (1 << 64) - 1)
 
     def finish(self, frame: Frame) -> Answer:
         """Make a stage durable; it can be committed then, by any client."""
@@ -77,15 +86,18 @@ class Stages:
     def commit(self, frame: Frame) -> Answer:
         """Publish finished stages, all or nothing."""
         fields = frame.fields
-        result = self._store.commit(fields.get("producer"), fields.get("number"), texts(frame, "stages"))  # type: ignore[arg-type]
-        return {"messages": result.messages, "duplicate": result.duplicate, "newest": result.newest}, []
+        result = self._store.commit(
+            fields.get("producer"), fields.get("number"), texts(frame, "stages"),  # type: ignore[arg-type]
+            keep_committed=fields.get("keep_committed") is True, note=fields.get("note"),
+        )  # fmt: skip
+        return {"messages": result.messages, "duplicate": result.duplicate, "newest": result.newest, **_note(result)}, []
 
     def committed(self, frame: Frame) -> Answer:
         """What became of a numbered commit."""
         result = self._store.committed(frame.fields.get("producer"), frame.fields.get("number"))  # type: ignore[arg-type]
         if result is None:
             return {"messages": None}, []
-        return {"messages": result.messages, "newest": result.newest}, []
+        return {"messages": result.messages, "newest": result.newest, **_note(result)}, []
 
     def abort(self, frame: Frame) -> Answer:
         """Remove finished stages that were not committed."""
@@ -101,3 +113,7 @@ class Stages:
                     stage.abandon()
 
         return release
+
+
+def _note(result: Committed) -> dict[str, str]:
+    return {} if result.note is None else {"note": result.note}

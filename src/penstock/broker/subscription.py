@@ -5,9 +5,9 @@ The client names its deliveries by tags, numbers that count up. It takes message
 gives credit, and messages are pushed as they come, as many as the credit allows. What was handed out and is not finished is held
 here; it is given back, and the oldest counted as failed, when the connection is lost.
 
-A client that gave credit and then stands still is not told from one that is busy, but for this: a lease of its ended, and nothing was heard
-from it since that message was pushed. Then nothing more is pushed for one more lease, or until it is heard: else it would be pushed the
-same message again and again, while others wait for it, until that counts as failed for good.
+The lease of a message that was asked for runs at once. One that was pushed waits at the client for its turn, without a lease, as long as
+the client is heard; its lease runs when the client says, by a heartbeat, that its user has it. Of a client that sends none the leases of
+the oldest run, as many as it handles at once, from when it was heard after they were pushed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.consumer import AsyncConsumer
@@ -42,16 +43,32 @@ PUSH_BYTES_MAX = 1024 * 1024
 """What one push holds, so that a slow connection has little on its way."""
 
 
+class Pushing(AsyncConsumer):
+    """Takes what is pushed."""
+
+    _pushed = True
+
+
 class Subscription:
-    """One remote consumer. Used in the event loop; closed in any thread."""
+    """One remote consumer, and the `Client` of its member. Used in the event loop; closed in any thread."""
 
     def __init__(
-        self, consumer: Consumer, concurrency: int, push: Push, check_allowed: Callable[[], None] = lambda: None
-    ) -> None:
-        """*check_allowed* raises if its client may not be given messages any more: its token may have ended since it asked."""
+        self, consumer: Consumer, concurrency: int, push: Push, check_allowed: Callable[[], None] = lambda: None, *,
+        beats: bool = False, recalls: bool = False,
+    ) -> None:  # fmt: skip
+        """
+        *check_allowed* raises if its client may not be given messages any more: its token may have ended since it asked.
+
+        *beats*, *recalls*: see `groups.member.Client`.
+        """
+        self.beats = beats
+        self.recalls = recalls
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self.consumer = consumer
         self._check_allowed = check_allowed
         self._taking = AsyncConsumer(consumer)
+        self._pushing: AsyncConsumer = Pushing(consumer)
         self._concurrency = concurrency
         self._push = push
         self._held: dict[int, Delivery] = {}
@@ -63,19 +80,19 @@ class Subscription:
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._has_credit = asyncio.Event()
-        self._was_heard = asyncio.Event()
-        self._unheard_tag = self._next_tag
-        """The first tag that was handed out since the client was heard."""
         self._pump: asyncio.Task[None] | None = None
+        self._asked_back = 0
+        self._begun_to = self._next_tag
+        consumer._group.watch(consumer._member, self)  # noqa: SLF001
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
     async def fetch(self, count: int, wait: object) -> tuple[dict[str, Any], list[Buffer]]:
         """Up to *count* messages, as fields and payload. Raises what `Consumer.get_many` and *check_allowed* raise."""
-        return self._hand_out(await self._take_allowed(count, wait), ANSWER_BYTES_MAX)
+        return self._hand_out(await self._take_allowed(self._taking, count, wait), ANSWER_BYTES_MAX)
 
-    async def _take_allowed(self, count: int, wait: object) -> list[Delivery]:
-        found = await self._taking.take(count, wait)
+    async def _take_allowed(self, taking: AsyncConsumer, count: int, wait: object) -> list[Delivery]:
+        found = await taking.take(count, wait)
         try:
             self._check_allowed()
         except PenstockError:
@@ -102,8 +119,10 @@ class Subscription:
     @staticmethod
     def _keep(deliveries: Sequence[Delivery]) -> None:
         """They are not handed out after all: nobody has seen them."""
-        for delivery in reversed(deliveries):  # in an ordered group the first one takes back those behind it
-            delivery._lot.member.group.give_back(delivery, delivered=False)  # noqa: SLF001
+        if deliveries:
+            group = deliveries[0]._lot.member.group  # noqa: SLF001
+            # In an ordered group the first one takes back those behind it.
+            group.give_back_all(reversed(deliveries), delivered=False)
 
     def _forget_expired(self) -> None:
         self._held = {tag: one for tag, one in self._held.items() if one._lot.member.holds(one)}  # noqa: SLF001
@@ -129,13 +148,11 @@ class Subscription:
         while not self.consumer.closed:
             await self._has_credit.wait()
             await self._may_write.wait()
-            if self._is_silent:
-                await self._wait_until_heard()
-                continue
             try:
                 # About as many as fit; what does not would have to go back.
                 fitting = max(1, PUSH_BYTES_MAX // max(1, self._each_bytes))
-                found = await self._take_allowed(min(max(self._credit, 1), PUSH_MESSAGES_MAX, fitting), None)
+                count = min(max(self._credit, 1), PUSH_MESSAGES_MAX, fitting)
+                found = await self._take_allowed(self._pushing, count, None)
             except Exception as error:  # noqa: BLE001 - the client is told, and begins anew with new credit; else it would wait for ever
                 self._credit = 0
                 self._has_credit.clear()
@@ -145,8 +162,8 @@ class Subscription:
                     error = Unavailable("the server failed to do this; its log says why")
                 self._push(encode_error(error), [])
                 return
-            if found and (self._credit <= 0 or self._is_silent):
-                self._keep(found)  # the credit was taken back while it waited, or a lease ended
+            if found and self._credit <= 0:
+                self._keep(found)  # the credit was taken back while it waited
             elif found:
                 fields, payload = self._hand_out(found, PUSH_BYTES_MAX)
                 handed = sum(lot[3][1] for lot in fields["lots"])
@@ -155,23 +172,62 @@ class Subscription:
                     self._has_credit.clear()
                 self._push(fields, payload)
 
-    def heard(self) -> None:
-        """The client made a call for this consumer."""
-        self._unheard_tag = self._next_tag
-        self._was_heard.set()
+    # -- its client -------------------------------------------------------------------------------------------------
 
-    @property
-    def _is_silent(self) -> bool:
-        """Whether the lease of a message ended that it was handed after it was last heard. The first one's ends first."""
-        delivery = self._held.get(self._unheard_tag)
-        return delivery is not None and not delivery._lot.member.holds(delivery)  # noqa: SLF001
+    def heard(self, *, acting: bool = True) -> None:
+        """The client made a call, for this consumer if it is *acting*."""
+        consumer = self.consumer
+        consumer._group.heard(consumer._member, acting=acting)  # noqa: SLF001
+        if not self.beats:
+            self._take_turns()
 
-    async def _wait_until_heard(self) -> None:
-        self._was_heard.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.consumer._group.settings.lease_ms / 1000):  # noqa: SLF001
-                await self._was_heard.wait()
-        self._unheard_tag = self._next_tag
+    def _take_turns(self) -> None:
+        consumer = self.consumer
+        consumer._group.begin_turns(consumer._member)  # noqa: SLF001
+
+    def beat(self, following: int) -> float:
+        """The client is alive, and its user has what was pushed below the tag *following*. Returns the lease."""
+        consumer = self.consumer
+        group, member = consumer._group, consumer._member  # noqa: SLF001
+        begun: list[Delivery] = []
+        for tag, delivery in self._held.items():  # in the order of their tags
+            if tag >= following:
+                break
+            begun.append(delivery)
+        is_acting = following > self._begun_to
+        self._begun_to = max(self._begun_to, following)
+        member.patience_s = group.lease_s
+        group.heard(member, acting=is_acting)
+        if begun and member.waiting:
+            group.begin_leases(member, begun)
+        return group.lease_s
+
+    def recall(self, count: int) -> None:
+        """See `Client`."""
+        self._asked_back = count
+        self._tell({"recall": count})
+
+    def revoked(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Client`."""
+        if self.recalls:
+            gone = set(map(id, deliveries))
+            tags = [tag for tag, delivery in list(self._held.items()) if id(delivery) in gone]
+            if tags:
+                self._tell({"revoked": tag_ranges(tags)})
+
+    def _tell(self, fields: dict[str, Any]) -> None:
+        if threading.get_ident() == self._loop_thread:
+            # Before the answer to the call that did it.
+            self._push(fields, [])
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._push, fields, [])
+
+    def answer_recall(self, tags: Any) -> None:
+        """The client gives back what it has not begun of what it was asked for."""
+        given = self.take(tags)[0]
+        member = self.consumer._member  # noqa: SLF001
+        self.consumer._group.recalled(member, reversed(given), spent=len(given) < self._asked_back)  # noqa: SLF001
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
@@ -226,6 +282,8 @@ class Subscription:
             for tag, one in zip(wanted, taken, strict=True):
                 if first is None and one is not None and (one.partition, one.offset) == (late.partition, late.offset):
                     first = tag
+        if not self.beats:
+            self._take_turns()
         return missing, first
 
     def nack(self, tags: Any, *, delay: Any, reason: str | None, reject: bool) -> int:
@@ -234,6 +292,8 @@ class Subscription:
         group = self.consumer._group  # noqa: SLF001
         late = self._late(lambda: group.nack(known, delay=delay, reason=reason, reject=reject)) if known else 0
         _, missing = self.take(tags)
+        if not self.beats:
+            self._take_turns()
         return missing + late
 
     @staticmethod
@@ -246,8 +306,9 @@ class Subscription:
 
     def give_back(self, tags: Any) -> None:
         """They were not handled, and that is nobody's fault."""
-        for delivery in self.take(tags)[0]:
-            delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
+        self.consumer._group.give_back_all(self.take(tags)[0])  # noqa: SLF001
+        if not self.beats:
+            self._take_turns()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -275,6 +336,17 @@ class Subscription:
                 self.consumer.nack(held[: self._concurrency], reason="the connection of its consumer was lost")
         with contextlib.suppress(Closed, PenstockError):
             self.consumer.close()
+
+
+def tag_ranges(tags: Sequence[int]) -> list[list[int]]:
+    """Tags that rise, as [first, count] pairs."""
+    found: list[list[int]] = []
+    for tag in tags:
+        if found and found[-1][0] + found[-1][1] == tag:
+            found[-1][1] += 1
+        else:
+            found.append([tag, 1])
+    return found
 
 
 def expand_tags(tags: Any, most: int) -> list[int]:

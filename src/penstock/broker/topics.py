@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from penstock.broker.replies import Answer
     from penstock.broker.rights import Principal
     from penstock.store.store import Store
+    from penstock.topics.catalog import Catalog
     from penstock.topics.topic import Topic
     from penstock.wire.frame import Frame
 
@@ -45,6 +46,14 @@ class Topics:
             return found
         may_create = self.auto_create and isinstance(name, str) and self._principal.may("admin", name)
         return self._catalog.to_publish(name, auto_create=may_create)
+
+    def may_make(self, name: Any, wanted: Any) -> bool:
+        """
+        Whether a topic that is not there is made for the client that subscribes to it: only who may make topics may have that.
+
+        *wanted* is what the client says: True, False, or None for what publishing would do. Raises `PermissionDenied`.
+        """
+        return may_make(self._catalog, self._principal, name, wanted, auto_create=self.auto_create)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -97,3 +106,19 @@ class Topics:
         """Return when all that was done before is durable."""
         self._store.flush()
         return {}, []
+
+
+def may_make(catalog: Catalog, principal: Principal, name: Any, wanted: Any, *, auto_create: bool) -> bool:
+    """See `Topics.may_make`."""
+    if not isinstance(name, str) or wanted is False:
+        return False
+    source = name
+    for suffix in OWN_SUFFIXES:
+        source = source.removesuffix(suffix)
+    if source != name and catalog.to_publish_now(source) is not None:
+        return True  # it goes with a topic that is there
+    if wanted is None:
+        return auto_create and principal.may("admin", source)
+    if not catalog.named([name]):
+        principal.require("admin", source)
+    return True

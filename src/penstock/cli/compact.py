@@ -8,7 +8,7 @@ from penstock.cli import output, parameters
 from penstock.cli.target import open_target
 
 
-@click.command(epilog=parameters.examples("penstock compact data", "penstock compact penstock://localhost:7411 prices --json"))
+@click.command(epilog=parameters.examples("penstock compact data", "penstock compact penstock://localhost:7420 prices --json"))
 @parameters.target
 @parameters.optional_topic
 @parameters.json_output

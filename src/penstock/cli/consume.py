@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli import interrupts, output, parameters
 from penstock.cli.messages import write_messages
 from penstock.cli.target import open_target
-from penstock.errors import LeaseExpired, UsageError
+from penstock.errors import LeaseExpired, TopicNotFound, UsageError
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from penstock.groups.delivery import Delivery
     from penstock.store.consumer import Consumer
+    from penstock.store.store import Store
 
 TOGETHER = 100
 """How many messages are printed, flushed and finished at once."""
@@ -29,6 +30,7 @@ SLICE_SECONDS = 0.2
     epilog=parameters.examples(
         "penstock consume data orders --group billing",
         "penstock consume data orders --group billing --follow --json | jq .value",
+        "penstock consume data orders --group billing --follow --create",
         "penstock consume data orders --group billing --count 1 --timeout 10 --format value > order.bin",
         "penstock consume data orders --group billing --no-ack       # look, and take nothing",
         "penstock consume data orders --group billing --nack --reason 'no such address' --count 1",
@@ -56,16 +58,19 @@ SLICE_SECONDS = 0.2
 )
 @click.option("--start", type=parameters.place, shell_complete=parameters.complete_place, default="earliest", show_default=True,
               help="Where a new group begins: earliest, latest, an offset, a time, or 5m for 5 minutes ago.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Make the store and the topic if they are not there.")
 @parameters.message_format
 def consume(
     *, target: str, topic: str, group: str, count: int | None, timeout: float | None, follow: bool, finish: str, delay: float | None,
-    reason: str | None, ordered: bool, start: int | str | dt.datetime, form: str, as_json: bool,
+    reason: str | None, ordered: bool, start: int | str | dt.datetime, create: bool, form: str, as_json: bool,
 ) -> None:  # fmt: skip
     """
     Take messages of TOPIC for a group, print them and ack them.
 
     A message is acked when its output is flushed. What was not acked when the command ends, by Ctrl-C too, goes back to
     the group at once and is not counted as failed.
+
+    With --follow or --timeout it waits for a topic that is not there, and gets all that is published to it.
     """
     if finish == "none":
         if follow:
@@ -78,8 +83,8 @@ def consume(
     prefetch = count if finish == "none" and count else min(count or TOGETHER, TOGETHER)
     wait_s = None if follow else timeout or 0.0
     with (
-        open_target(target) as store,
-        store.subscribe(topic, group, prefetch=prefetch, ordered=ordered or None, start=start) as consumer,
+        open_target(target, create=create) as store,
+        _subscribe(store, topic, group, wait_s, prefetch=prefetch, ordered=ordered or None, start=start) as consumer,
     ):
         left = count
         seen = 0
@@ -99,6 +104,25 @@ def consume(
                     # No lease may end while this waits: that would count as a failure.
                     wait_s = 0.0
                 interrupts.check()
+
+
+def _subscribe(store: Store, topic: str, group: str, wait_s: float | None, **options: Any) -> Consumer:
+    """A consumer; where the topic is not there and may not be made, it is waited for (None: until a signal). Raises `TopicNotFound`."""
+    end = None if wait_s is None else time.monotonic() + wait_s
+    told = False
+    while True:
+        try:
+            return store.subscribe(topic, group, **options)
+        except TopicNotFound:
+            if end is not None and time.monotonic() >= end:
+                raise
+        if not told:
+            output.say("note", f"there is no topic {topic!r} yet; waiting for it (--create makes it)")
+            told = True
+        # All that comes to it comes after this command began.
+        options["start"] = "earliest"
+        interrupts.check()
+        time.sleep(SLICE_SECONDS if end is None else max(0.0, min(SLICE_SECONDS, end - time.monotonic())))
 
 
 def _take(consumer: Consumer, count: int, wait_s: float | None) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""`penstock dlq`: the dead letters of topics. Which of them are still there is known to the owner, so these commands own the store."""
+"""`penstock dlq`: the dead letters of topics. Which of them are still there is known to the owner, so these commands go through it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ PART, PARTS = 1_000, 20
 @click.group()
 def dlq() -> None:
     """
-    List, show, replay and discard dead letters. The store must not be owned by another process.
+    List, show, replay and discard dead letters.
 
     TOPIC is the one that the messages come from, not TOPIC.dlq.
+
+    A folder that a program has open is reached through that program, unless it does not share it (share=False). For a folder that
+    `penstock serve` has open, give the server's URL as TARGET.
     """
 
 

@@ -1,4 +1,4 @@
-"""`penstock groups`: who has finished what, and moving it. Groups are known to the owner, so these commands own the store."""
+"""`penstock groups`: who has finished what, and moving it. Groups are known to the owner, so these commands go through it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output, parameters
+from penstock.cli.messages import moment
 from penstock.cli.target import open_target
-from penstock.errors import GroupNotFound
+from penstock.errors import GroupNotFound, MemberNotFound
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def groups() -> None:
-    """List, describe, move and delete groups. The store must not be owned by another process."""
+    """
+    List, describe, move and delete groups; list and evict their members.
+
+    A folder that a program has open is reached through that program, unless it does not share it (share=False). For a folder that
+    `penstock serve` has open, give the server's URL as TARGET.
+    """
 
 
 @groups.command("list", epilog=parameters.examples("penstock groups list data", "penstock groups list data orders --json"))
@@ -72,6 +78,64 @@ def seek(*, target: str, topic: str, group: str, to: int | str | dt.datetime, pa
     with open_target(target) as store:
         store.seek(topic, group, to, partition=partition)
         _show(store, topic, group, as_json=as_json)
+
+
+@groups.command(
+    epilog=parameters.examples(
+        "penstock groups members data orders billing", "penstock groups members penstock://localhost:7420 orders billing --json"
+    )
+)
+@parameters.target
+@parameters.topic
+@parameters.group
+@parameters.json_output
+def members(*, target: str, topic: str, group: str, as_json: bool) -> None:
+    """List the members of a group that are there now, and what each holds."""
+    with open_target(target) as store:
+        found = store.members(topic, group)
+    if as_json:
+        for one in found:
+            output.write_json({**asdict(one), "since": one.since.isoformat(), "last_heard": one.last_heard.isoformat()})
+        return
+    columns = [
+        "id", "name", "interface", "peer", "token", "since", "last heard", "in flight>", "buffered>", "bytes>", "paused", "partitions",
+    ]  # fmt: skip
+    output.write_table(
+        columns,
+        [
+            (
+                one.id, one.name, one.interface, one.peer or None, one.principal or None, moment(one.since), moment(one.last_heard),
+                one.in_flight, one.buffered, one.bytes, "yes" if one.paused else None, ",".join(map(str, one.partitions)) or None,
+            )
+            for one in found
+        ],
+    )  # fmt: skip
+
+
+@groups.command(epilog=parameters.examples("penstock groups evict data orders billing 3f2a91c05d7e001 --yes"))
+@parameters.target
+@parameters.topic
+@parameters.group
+@click.argument("member")
+@parameters.yes
+@parameters.json_output
+def evict(*, target: str, topic: str, group: str, member: str, yes: bool, as_json: bool) -> None:
+    """
+    Take a member out of its group: what it holds goes back to the group at once, and does not count as failed.
+
+    MEMBER is the id that `groups members` shows. Its client gets the error CONSUMER_EVICTED, and may subscribe again; workers do.
+    """
+    with open_target(target) as store:
+        found = next((one for one in store.members(topic, group) if one.id == member), None)
+        if found is None:
+            raise MemberNotFound(topic, group, member)
+        held = found.in_flight + found.buffered
+        output.confirm(f"The member {member} of {group}, which holds {held:,} messages, would be evicted.", yes=yes)
+        count = store.evict_member(topic, group, member)
+    if as_json:
+        output.write_json({"topic": topic, "group": group, "member": member, "messages": count})
+    else:
+        output.write_line(f"evicted; {count:,} messages went back to the group")
 
 
 @groups.command(epilog=parameters.examples("penstock groups delete data orders billing --yes"))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from penstock.cli import interrupts, output, parameters
 from penstock.cli.target import open_target
+from penstock.client.address import is_url
 from penstock.errors import UsageError
+from penstock.sharing.names import reach
 from penstock.store.metrics import StoreMetrics
+from penstock.store.store import MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from penstock.store.read_only import ReadOnlyStore
 
     Tables = list[tuple[str | None, list[str], list[list[object]]]]
+
+
+REACH_SECONDS = 1.0
 
 
 @click.command(
@@ -39,20 +46,20 @@ def stats(*, target: str, watch: bool, interval: float, count: int | None, as_js
     """
     Show how many messages there are, how they come in, and what they take.
 
-    Works beside the owner of the store. Groups, dead letters and times are known to the owner only: a server tells them too; for a
-    folder see `penstock groups list`.
+    A folder that a program has open and shares is asked through that program. Otherwise files are read, and nothing is changed: groups and
+    dead letters are then as of the last checkpoint, some seconds ago if somebody has the store open, and members and times are not known.
     """
     if count is not None and not watch:
         raise UsageError("--count needs --watch")
-    with open_target(target, read_only=True) as store:
+    with _open(target) as store:
         if not watch:
-            _write(look(store), {}, as_json=as_json)
+            _write(look_at_all(store), {}, as_json=as_json)
             return
         view = _View(as_json=as_json)
         try:
             left = count
             while True:
-                view.show(look(store))
+                view.show(look_at_all(store))
                 left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -66,6 +73,21 @@ def look(store: ReadOnlyStore) -> StoreMetrics:
     """What a server tells, or what a reader of files sees."""
     ask = getattr(store, "metrics", None)
     return StoreMetrics(store.stats()) if ask is None else ask()
+
+
+def look_at_all(store: ReadOnlyStore) -> StoreMetrics:
+    """The same, and of files the groups as the last checkpoint has them."""
+    stored = getattr(store, "stored_metrics", None)
+    return look(store) if stored is None else stored()
+
+
+def _open(target: str) -> ReadOnlyStore:
+    """The store, through its owner where that shares it."""
+    if not is_url(target) and target != MEMORY:
+        with contextlib.suppress(OSError):
+            reach(target, REACH_SECONDS).close()  # somebody listens there: opening it does not make this process its owner
+            return cast("ReadOnlyStore", open_target(target))
+    return open_target(target, read_only=True)
 
 
 class _View:
@@ -116,6 +138,14 @@ def _write(numbers: StoreMetrics, rates: dict[str, float], *, as_json: bool) -> 
         return
     for title, columns, rows in _tables(numbers, rates):
         output.write_table(columns, rows, title=title)
+    stats = numbers.stats
+    if stats.is_full:
+        free = (
+            ""
+            if stats.free_bytes is None
+            else f": {stats.free_bytes:,} bytes are free, of which {stats.free_bytes_floor:,} are kept"
+        )
+        output.say("warning", f"the disk is full, and publishing is refused{free}")
 
 
 def as_document(numbers: StoreMetrics) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 
 from penstock.cli import output, parameters
 from penstock.cli.target import open_target
-from penstock.errors import UsageError
+from penstock.errors import PermissionDenied, UsageError
 from penstock.settings import TOPIC_SETTINGS
 
 if TYPE_CHECKING:
@@ -27,13 +27,16 @@ def topics() -> None:
 def list_topics(*, target: str, as_json: bool) -> None:
     """List the topics. Works beside the owner of the store."""
     with open_target(target, read_only=True) as store:
-        stats = store.stats().topics
-        found = [(topic, stats[topic.name]) for topic in store.topics() if topic.name in stats]
+        stats = _stats(store)
+        found = [(topic, stats.get(topic.name)) for topic in store.topics() if not stats or topic.name in stats]
     if as_json:
         for topic, numbers in found:
             output.write_json(_fields(topic, numbers))
         return
-    rows = [(topic.name, topic.partitions, numbers.messages, topic.settings.sync.value) for topic, numbers in found]
+    rows = [
+        (topic.name, topic.partitions, "-" if numbers is None else numbers.messages, topic.settings.sync.value)
+        for topic, numbers in found
+    ]
     output.write_table(["topic", "partitions>", "messages>", "sync"], rows)
 
 
@@ -44,7 +47,7 @@ def list_topics(*, target: str, as_json: bool) -> None:
 def describe(*, target: str, topic: str, as_json: bool) -> None:
     """Show the settings of a topic and the offsets of its partitions. Works beside the owner of the store."""
     with open_target(target, read_only=True) as store:
-        found, numbers = store.topic(topic), store.stats().topics[topic]
+        found, numbers = store.topic(topic), _stats(store).get(topic)
     _show(found, numbers, as_json=as_json)
 
 
@@ -149,25 +152,40 @@ def _setting(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def _fields(topic: TopicInfo, numbers: TopicStats) -> dict[str, Any]:
+def _stats(store: Any) -> dict[str, TopicStats]:
+    """The numbers of all topics; none for a token that may not read the whole store, which sees its topics all the same."""
+    try:
+        found: dict[str, TopicStats] = store.stats().topics
+    except PermissionDenied:
+        return {}
+    return found
+
+
+def _fields(topic: TopicInfo, numbers: TopicStats | None) -> dict[str, Any]:
     return {
         "name": topic.name,
         "id": topic.topic_id.hex(),
-        "messages": numbers.messages,
+        "messages": None if numbers is None else numbers.messages,
         "partitions": [
-            {"partition": number, "start": start, "end": numbers.ends[number]} for number, start in numbers.starts.items()
+            {"partition": number}
+            if numbers is None
+            else {"partition": number, "start": numbers.starts[number], "end": numbers.ends[number]}
+            for number in range(topic.partitions)
         ],
         "settings": topic.settings.to_json(),
     }
 
 
-def _show(topic: TopicInfo, numbers: TopicStats, *, as_json: bool) -> None:
+def _show(topic: TopicInfo, numbers: TopicStats | None, *, as_json: bool) -> None:
     if as_json:
         output.write_json(_fields(topic, numbers))
         return
+    messages = "-" if numbers is None else numbers.messages
     output.write_details(
-        [("topic", topic.name), ("id", topic.topic_id.hex()), ("messages", numbers.messages), *topic.settings.to_json().items()]
+        [("topic", topic.name), ("id", topic.topic_id.hex()), ("messages", messages), *topic.settings.to_json().items()]
     )
+    if numbers is None:
+        return
     rows = [(number, start, numbers.ends[number]) for number, start in numbers.starts.items()]
     output.write_line("")
     output.write_table(["partition>", "start>", "end>"], rows)

@@ -109,6 +109,12 @@ def peer_uid(connected: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+def peer_pid(connected: socket.socket) -> int:
+    """The process at the other end of a Unix socket."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])
+
+
 def keep_alive(connected: socket.socket) -> None:
     """Notice within half a minute that the other machine is gone, whether something is on its way or not."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -126,7 +132,8 @@ def parse_address(url: str) -> Address:
     """Raises `BadArgument`; what it says never shows a token."""
     try:
         parts = urlsplit(url)
-        plain = f"{parts.scheme}://{parts.hostname or parts.path}"
+        # Without what stands before an @, and without the options: both may be secrets.
+        plain = f"{parts.scheme}://{parts.netloc.rpartition('@')[2] or parts.path}"
     except ValueError as error:
         raise BadArgument("path", "a URL", f"cannot be read: {error}") from None
     if parts.scheme not in SCHEMES:

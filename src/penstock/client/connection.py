@@ -16,6 +16,11 @@ consumers subscribe again, and sends once more, in the same order, the calls tha
 that the server recognises (batches with a sequence, numbered commits). The others fail: what became of them is unknown. If the server
 stays away for `give_up_s`, all fail, and the next call tries anew.
 
+A server that is stopped in order says so. It refuses what it does not begin any more (`ServerStopping`), and such a call is *parked*: it
+waits, for `give_up_s` at most, until the connection is another one, and is sent there whatever it does. Consumers give back what they
+have not begun to handle, and may finish the rest. At last the server says that it has answered all it had begun; then the client hangs up,
+and everything that was not answered is parked.
+
 Locks: `_lock` is over sending and the state, and is held while the server does not take what is sent. `_role` is held by who reads, who
 never waits for `_lock` while he holds it, except to connect again.
 """
@@ -36,12 +41,23 @@ from penstock.client.address import is_url
 from penstock.client.background import Deferred, Soon
 from penstock.client.bell import WOKEN, Bell
 from penstock.client.channel import Channel
-from penstock.client.pending import Pending
-from penstock.errors import BadArgument, BadBytes, BatchTooLarge, Closed, OutcomeUnknown, PenstockError, Unavailable, UsageError
+from penstock.client.pending import ConnectionLost, NotBegun, Pending
+from penstock.client.pulse import Pulse
+from penstock.errors import (
+    BadArgument,
+    BadBytes,
+    BatchTooLarge,
+    Closed,
+    OutcomeUnknown,
+    PenstockError,
+    ServerStopping,
+    Unavailable,
+    UsageError,
+)
 from penstock.files import let_go
-from penstock.wire.calls import PROTOCOL_VERSION, Call
+from penstock.wire.calls import FIELDS_BYTES_MAX, PROTOCOL_VERSION, Call, fields_bytes_max
 from penstock.wire.failures import decode_error, encode_error
-from penstock.wire.frame import ERROR, FRAME_BYTES_MAX, PUSH, REQUEST, Frame, encode_frame
+from penstock.wire.frame import ERROR, FRAME_BYTES_MAX, HEAD_BYTES, PUSH, REQUEST, Frame, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,6 +75,8 @@ SENDS_MAX = 20
 """How often a call is sent: one that breaks the connection each time must not do so for ever."""
 PING_SECONDS = 5.0
 """After so much silence a server that owes an answer is asked whether it is there."""
+PARKED_LOOK_SECONDS = 1.0
+"""How often calls that wait for the next server are looked at."""
 WATCH_SECONDS = 0.05
 """How long pushes may lie unread before the watch reads them."""
 LEAVE_SECONDS = 1.0
@@ -70,11 +88,28 @@ _NOW_CALLS_MAX = 64
 
 
 _WRONG_DOOR = "; is it the native port (HTTP and gRPC have their own), and does it want TLS (penstocks://)?"
+_WRONG_DOOR_TLS = (
+    "; is it the native port (HTTP and gRPC have their own), and does it want a certificate (?cert=FILE&key=FILE)?"
+)
 """For who has not been connected yet: afterwards a server is only away. The owner of a folder has no ports."""
+
+
+_CERTIFICATE = "the server wants a certificate of the client: ?cert=FILE&key=FILE"
+
+
+def _wants_certificate(error: Exception) -> bool:
+    """Whether a server has refused a client without a certificate, or with one that it does not know."""
+    return (
+        isinstance(error, ssl.SSLError)
+        and not isinstance(error, ssl.SSLCertVerificationError)
+        and "alert" in str(error).lower()
+    )
 
 
 def _advice(error: Exception) -> str:
     """What to do about a connection that cannot be made."""
+    if _wants_certificate(error):
+        return _CERTIFICATE
     if isinstance(error, ssl.SSLCertVerificationError):
         return "?ca=FILE names a file of the certificates to trust"
     if isinstance(error, ssl.SSLError):
@@ -117,6 +152,10 @@ class Connection:
         self._reader_id = 0
         self._followers: dict[Waiter, None] = {}
         """Those who wait while another one reads."""
+        self._parked = 0
+        """How many calls may be parked."""
+        self._said_goodbye = False
+        """Whether the server has answered all that it had begun, and begins nothing more."""
         self._lost: str | None = None
         """Why the connection broke, until the watch has it back."""
         self._turns = 0
@@ -135,6 +174,7 @@ class Connection:
         """For callbacks that may have to wait."""
         self.soon = Soon()
         """For what is to be sent, and may be gathered before; it is sent before each other call."""
+        self.pulse = Pulse(self)
         try:
             with self._lock:
                 self._connect()
@@ -216,6 +256,8 @@ class Connection:
     def _fail_lost(self, pending: Pending, reason: str) -> None:
         """Not under the lock."""
         lost = pending.lost or OutcomeUnknown("the call", f"the connection to {self.address.url} was lost: {reason}")
+        if pending.parked_at is not None and not pending.was_sent and isinstance(lost, ConnectionLost):
+            lost = NotBegun(*lost.args)
         pending.finish(None, lost)
 
     def _enlist(self, pending: Pending, *, urgent: bool = True) -> None:
@@ -229,6 +271,9 @@ class Connection:
         size = sum(map(len, parts))
         if size > FRAME_BYTES_MAX:
             raise BatchTooLarge("bytes", size, FRAME_BYTES_MAX)
+        fields_bytes = len(parts[0]) - HEAD_BYTES
+        if fields_bytes > FIELDS_BYTES_MAX and fields_bytes > fields_bytes_max(pending.call):
+            raise BatchTooLarge("bytes of fields", fields_bytes, fields_bytes_max(pending.call))
         self._next += 1
         self._pending[pending.correlation] = pending
         if pending.callback is not None and urgent:
@@ -311,7 +356,11 @@ class Connection:
             channel.set_silence_seconds(PING_SECONDS)
         except (OSError, BadBytes) as error:
             channel.close()
-            advice = "" if self.generation or not is_url(self.address.url) else _WRONG_DOOR
+            advice = ""
+            if _wants_certificate(error):
+                advice = f"; {_CERTIFICATE}"
+            elif not self.generation and is_url(self.address.url):
+                advice = _WRONG_DOOR_TLS if self.address.url.startswith("penstocks:") else _WRONG_DOOR
             raise Unavailable(f"{self.address.url} does not answer as a Penstock server does: {error}{advice}") from None
         except BaseException:
             channel.close()
@@ -445,6 +494,8 @@ class Connection:
                 if not self._return():
                     return
                 continue
+            if self._parked:
+                self._fail_overdue()
             channel = self._channel
             if channel is None:
                 return
@@ -458,10 +509,23 @@ class Connection:
     def _is_wanted(self, channel: Channel) -> bool:
         """Look until the watch has something to read, or to do."""
         turns = self._turns
-        events = self._bell.wait(WATCH_SECONDS if self._pushes else None, channel.fileno())
+        seconds = WATCH_SECONDS if self._pushes else PARKED_LOOK_SECONDS if self._parked else None
+        events = self._bell.wait(seconds, channel.fileno())
         if self._closed or self._lost is not None or events == WOKEN:
             return False
         return bool(events) or self._turns == turns  # pushes may lie there, and nobody has read for a while
+
+    def _fail_overdue(self) -> None:
+        """Calls wait for the next server as long as they would for one that is away."""
+        now = time.monotonic()
+        with self._lock:
+            parked = [one for one in list(self._pending.values()) if one.parked_at is not None and not one.was_sent]
+            self._parked = len(parked)
+            overdue = [one for one in parked if one.parked_at is not None and now - one.parked_at > self.give_up_s]
+            self._forget(overdue)
+        for pending in overdue:
+            pending.is_refused = True
+            pending.finish(None, ServerStopping())
 
     def _read_for_all(self) -> None:
         """Read until somebody who waited has what he waited for: he reads himself the next time. The caller has the role."""
@@ -499,9 +563,17 @@ class Connection:
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == PUSH:
+            if frame.call == Call.STOPPING:
+                self._hear_stopping(frame)
+                return
             handler = self._pushes.get(frame.correlation)
             if handler is not None and handler(frame):
                 self._handed_over = True
+            return
+        if frame.kind == ERROR and frame.fields.get("code") == ServerStopping.code and frame.correlation in self._pending:
+            self._pending[frame.correlation].park(time.monotonic())
+            self._parked += 1
+            self._bell.ring()
             return
         pending = self._pending.pop(frame.correlation, None)
         if pending is not None:
@@ -514,13 +586,29 @@ class Connection:
             else:
                 pending.finish(frame, None)
 
+    def _hear_stopping(self, frame: Frame) -> None:
+        """The server stops. By who reads."""
+        if frame.fields.get("ended"):
+            self._said_goodbye = True
+            raise OSError("the server was stopped")
+        for handler in list(self._pushes.values()):
+            handler(frame)
+
     def _come_back(self, reason: str) -> bool:
         """The connection is lost: try to get it back, and go on with what can be repeated. False: nobody reads any more."""
         with self._lock:
             if self._channel is not None:
                 self._channel.close()
                 self._channel = None
-            failed = [one for one in self._pending.values() if not one.resend or one.sends >= SENDS_MAX]
+            if self._said_goodbye:
+                self._said_goodbye = False
+                now = time.monotonic()
+                for pending in self._pending.values():
+                    pending.park(now)
+            failed = [
+                one for one in self._pending.values()
+                if (one.parked_at is None or one.was_sent) and (not one.resend or one.sends >= SENDS_MAX)
+            ]  # fmt: skip
             self._forget(failed)
         for pending in failed:
             self._fail_lost(pending, reason)
@@ -590,6 +678,8 @@ class Connection:
         self._lock, self._role = threading.Lock(), threading.Lock()
         self.soon = Soon()
         self.soon.close()
+        self.pulse = Pulse(self)
+        self.pulse.close()
         if channel is not None and channel.fileno() >= 0:
             let_go(channel.fileno())
 
@@ -612,6 +702,7 @@ class Connection:
             thread = self._thread
         self._stop.set()
         self.soon.close()
+        self.pulse.close()
         self._bell.ring()
         if channel is not None:
             channel.hang_up()

@@ -5,6 +5,11 @@ A message is asked for when it is wanted: so it is this consumer's from the mome
 Iterating asks for more than one at a time: the server pushes ahead what the credit allows, and the consumer gives new credit when half
 of it is used. When the connection was lost the consumer subscribes again, and what it held is void.
 
+What was pushed waits in a buffer, and its lease runs when the user was given it, which the heartbeat tells (`pulse.py`). Until then the
+server may take it back, and says so (`revoked`), or ask for some of it because another consumer is idle (`recall`): then the newest go. If
+the server has not confirmed a heartbeat for as long as a lease, as after this process stood still, it is asked before anything more is
+taken from the buffer: its answer comes behind all that it has taken back.
+
 An ack of a message that was pushed does not wait for its answer: it is gathered with others for some milliseconds, and goes before any
 other call of the connection. If the answer says that it came too late, the next ack, nack, extension or flush of the consumer does
 its own work and raises that, and closing logs it. It waits where lateness is not unlikely: in ordered groups, which take back what
@@ -25,9 +30,11 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.arguments import check_seconds, check_wait, check_whole_number, shown
 from penstock.client.delivery import RemoteDelivery
 from penstock.client.pending import ConnectionLost, Waiter
-from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
+from penstock.client.pulse import Beat
+from penstock.errors import BadArgument, Closed, ConsumerEvicted, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
 from penstock.store.consumer import GET_MANY_MAX
+from penstock.wire import documents
 from penstock.wire.answers import text, topic_ttl_us, whole
 from penstock.wire.calls import Call
 from penstock.wire.deliveries import decode_deliveries
@@ -59,7 +66,7 @@ class RemoteConsumer:
     ) -> None:  # fmt: skip
         """*subscribed*: who made the call, and in which generation, if that was done already. Raises `ConnectionLost`."""
         self._connection = connection
-        self._wanted = {"topic": topic, "group": group, "options": options}
+        self._wanted = subscription(topic, group, options)
         self._forget = forget
         self._closed = False
         self._paused = False
@@ -77,6 +84,14 @@ class RemoteConsumer:
         self._gathers = False
         self._late: LeaseExpired | None = None
         """What the answer to an ack said that nobody waited for; for the next call to raise."""
+        self._following = 0
+        """The tag behind the last one that was pushed."""
+        self._handlers = 0
+        """How many handlers keep the lease of their message."""
+        self._fetches = 0
+        """How many have asked for messages, and wait."""
+        self._sure_until = 0.0
+        """Until when, by the monotonic clock, the server holds what is in the buffer for this consumer, unless it has said otherwise."""
         self._window = max(1, min(READ_AHEAD_MAX, int(options.get("prefetch", READ_AHEAD_MAX))))
         self._generation = connection.generation
         if subscribed is None:
@@ -98,12 +113,61 @@ class RemoteConsumer:
         self.group = text(fields, "group")
         self.ordered = bool(fields.get("ordered"))
         self._partitions = whole(fields, "partitions")
+        self.settings = documents.decode_group_settings(fields.get("settings"))
         if "ahead" in fields:
             # What is pushed ahead of an iterating consumer stands before a more urgent one that comes later.
             self._window = min(self._window, max(1, whole(fields, "ahead")))
-        self._fresh_s = 0.0 if self.ordered else _seconds(fields.get("lease")) / 2
+        self._following = 0
+        self._set_lease(_seconds(fields.get("lease")))
         self.ttl_us = topic_ttl_us(fields)
         self._connection.on_push(self._handle, self._pushed)
+
+    def _set_lease(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self._fresh_s = 0.0 if self.ordered else lease_s / 2
+
+    # -- the heartbeat ----------------------------------------------------------------------------------------------
+
+    def beat(self) -> Beat | None:
+        """See `Beating`."""
+        with self._arrived:
+            if self._closed or not (self._streams or self._ahead or self._handlers or self._fetches):
+                return None
+            return Beat(self._handle, self._first_waiting(), self._generation)
+
+    def _first_waiting(self) -> int:
+        """The first tag that the user was not given. Under the lock of `_arrived`."""
+        try:
+            return self._ahead[0].tag
+        except IndexError:
+            return self._following
+
+    def confirmed(self, sent_s: float, lease_s: float) -> None:
+        """See `Beating`."""
+        with self._arrived:
+            if lease_s > 0:
+                self._set_lease(lease_s)
+            self._sure_until = max(self._sure_until, sent_s + self.lease_s)
+
+    def _make_sure(self) -> None:
+        """Ask the server, which may have taken back what is in the buffer: it has said so when it answers."""
+        sent_s = time.monotonic()
+        with self._arrived:
+            handle, following = self._handle, self._first_waiting()
+        with contextlib.suppress(ConnectionLost):
+            leases = self._call(Call.HEARTBEAT, consumers=[[handle, following]]).get("leases")
+            self.confirmed(sent_s, _seconds(leases[0]) if isinstance(leases, list) and leases else 0.0)
+
+    def begin_handler(self) -> None:
+        """A handler is about to run: its lease is kept from now on."""
+        with self._arrived:
+            self._handlers += 1
+        self._connection.pulse.begin(self)
+
+    def end_handler(self) -> None:
+        """It has ended."""
+        with self._arrived:
+            self._handlers -= 1
 
     def _subscribe_again(self, ask: Callable[[int, dict[str, Any]], Frame]) -> None:
         """The connection is back: what was held is void. In the watch."""
@@ -111,7 +175,8 @@ class RemoteConsumer:
             return
         self._connection.on_push(self._handle, None)
         try:
-            answer = ask(Call.SUBSCRIBE, self._wanted)
+            # A topic that was deleted meanwhile is not made anew by one who only comes back.
+            answer = ask(Call.SUBSCRIBE, {**self._wanted, "options": {**self._wanted["options"], "create": False}})
         except Unavailable:
             raise
         except PenstockError as error:
@@ -192,6 +257,8 @@ class RemoteConsumer:
     def _take(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
         end = None if wait_s is None else time.monotonic() + wait_s
         while True:
+            if self._ahead and time.monotonic() > self._sure_until:
+                self._make_sure()
             found = self._take_ahead(count)
             if found:
                 return found
@@ -201,6 +268,8 @@ class RemoteConsumer:
                 raise Closed(self._connection.address.url)
             left = None if end is None else max(0.0, end - time.monotonic())
             if self._streams and left != 0:
+                with contextlib.suppress(ConnectionLost):
+                    self._refill()  # what was in the buffer may have been taken back
                 self._wait_for_push(left)
                 continue
             try:
@@ -240,6 +309,10 @@ class RemoteConsumer:
                 error, self._push_error = self._push_error, None
                 self._streams = False
                 raise error
+        if found and self._fresh_s:
+            fresh_until = time.monotonic() + self._fresh_s
+            for message in found:
+                message.fresh_until = fresh_until
         return found
 
     def _fetch(self, count: int, wait_s: float | None) -> list[RemoteDelivery]:
@@ -247,14 +320,32 @@ class RemoteConsumer:
             raise Closed(f"the consumer of {self.topic}")
         handle, generation = self._place()
         fields = {"consumer": handle, "count": count, "wait": wait_s}
-        pending = self._connection.begin(Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
-        try:
-            frame = pending.result()
-        except BaseException as error:
-            if not isinstance(error, PenstockError):
-                self._abandon(pending, handle, generation)
-            raise
+        with self.fetching(wait_s):
+            pending = self._connection.begin(
+                Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation
+            )
+            try:
+                frame = pending.result()
+            except BaseException as error:
+                if not isinstance(error, PenstockError):
+                    self._abandon(pending, handle, generation)
+                raise
         return self.decode(frame, generation)
+
+    @contextlib.contextmanager
+    def fetching(self, wait_s: float | None) -> Iterator[None]:
+        """While the block runs messages are waited for, for *wait_s* at most: if that may be long, the server is told that we are there."""
+        if wait_s is not None and wait_s < self.lease_s / 2:
+            yield
+            return
+        with self._arrived:
+            self._fetches += 1
+        self._connection.pulse.begin(self)
+        try:
+            yield
+        finally:
+            with self._arrived:
+                self._fetches -= 1
 
     def _abandon(self, pending: Pending, handle: int, generation: int) -> None:
         """
@@ -275,10 +366,10 @@ class RemoteConsumer:
 
         threading.Thread(target=end, name="penstock-client-abandon", daemon=True).start()
 
-    def decode(self, frame: Frame, generation: int, fresh_until: float = 0.0) -> list[RemoteDelivery]:
+    def decode(self, frame: Frame, generation: int) -> list[RemoteDelivery]:
         """The messages that a frame delivers to it."""
         return decode_deliveries(
-            frame.fields.get("lots"), frame.payload, partial(RemoteDelivery, self, generation, fresh_until), self.ttl_us
+            frame.fields.get("lots"), frame.payload, partial(RemoteDelivery, self, generation, 0.0), self.ttl_us
         )
 
     async def take_in_loop(self, count: int) -> list[RemoteDelivery]:
@@ -298,14 +389,15 @@ class RemoteConsumer:
             raise Closed(f"the consumer of {self.topic}")
         handle, generation = self._place()
         fields = {"consumer": handle, "count": count, "wait": None}
-        pending = self._connection.begin(
-            Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), callback=wake, generation=generation
-        )
-        try:
-            await answered
-        except asyncio.CancelledError:
-            self._abandon(pending, handle, generation)
-            raise
+        with self.fetching(None):
+            pending = self._connection.begin(
+                Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), callback=wake, generation=generation
+            )
+            try:
+                await answered
+            except asyncio.CancelledError:
+                self._abandon(pending, handle, generation)
+                raise
         try:
             frame = pending.result()
         except ConnectionLost:
@@ -319,10 +411,16 @@ class RemoteConsumer:
         ahead = self._ahead
         while True:
             if ahead and self._streams:
+                now = time.monotonic()
+                if now > self._sure_until:
+                    with contextlib.suppress(Closed):
+                        self._make_sure()
                 try:
                     message = ahead.popleft()
                 except IndexError:
-                    continue  # another thread iterates too
+                    continue  # another thread iterates too, or it was taken back
+                if self._fresh_s:
+                    message.fresh_until = now + self._fresh_s
                 if (len(ahead) + self._credit) * 2 <= self._window:
                     with contextlib.suppress(Closed):
                         self._refill()
@@ -354,12 +452,18 @@ class RemoteConsumer:
             if self._streams and wanted * 2 < self._window:
                 return None
             self._credit += wanted
-            self._streams = True
+            if not self._streams:
+                self._streams = True
+                self._sure_until = max(self._sure_until, time.monotonic() + self.lease_s)
+                self._connection.pulse.begin(self)
             generation = self._generation
             return {"consumer": self._handle, "messages": wanted}, generation
 
     def _pushed(self, frame: Frame) -> bool:
         """By who reads; says whether anybody had waited for it."""
+        if frame.call == Call.STOPPING:
+            self._connection.deferred.add(self._return_ahead)
+            return False
         with self._arrived:
             if "code" in frame.fields:
                 if not self._streams:
@@ -367,12 +471,56 @@ class RemoteConsumer:
                 self._push_error = decode_error(frame.fields)
                 self._streams = False
                 self._credit = 0
+                if isinstance(self._push_error, ConsumerEvicted):
+                    self._ahead.clear()  # none of it is this consumer's any more
+            elif "recall" in frame.fields:
+                self._give_some_back(frame.fields["recall"])
+                return False
+            elif "revoked" in frame.fields:
+                self._drop(frame.fields["revoked"])
+                return False
             else:
-                fresh_until = time.monotonic() + self._fresh_s if self._fresh_s else 0.0
-                delivered = self.decode(frame, self._generation, fresh_until)
+                delivered = self.decode(frame, self._generation)
                 self._credit -= len(delivered)
                 self._ahead.extend(delivered)
+                if delivered:
+                    self._following = delivered[-1].tag + 1
             return self._tell_news()
+
+    def _return_ahead(self) -> None:
+        """The server stops, and others can have what nobody has begun to handle here."""
+        with self._arrived:
+            ahead = list(self._ahead)
+            self._ahead.clear()
+        if ahead:
+            fields = {"consumer": self._handle, "tags": ranges_of([one.tag for one in ahead])}
+            with contextlib.suppress(PenstockError):
+                self._connection.begin(
+                    Call.RETURN, fields, resend=False, lost=ConnectionLost(_LOST), generation=ahead[0].generation
+                )
+
+    def _drop(self, tags: Any) -> None:
+        """The server has taken them back: those that the user was not given are gone. Under the lock of `_arrived`."""
+        gone = [range(first, first + count) for first, count in tags]
+        for message in list(self._ahead):
+            if any(message.tag in one for one in gone):
+                with contextlib.suppress(ValueError):  # the user was quicker
+                    self._ahead.remove(message)
+
+    def _give_some_back(self, count: Any) -> None:
+        """Another consumer is idle: the newest that the user was not given go to it. By who reads; under the lock of `_arrived`."""
+        tags: list[int] = []
+        with contextlib.suppress(IndexError):
+            while len(tags) < count:
+                tags.append(self._ahead.pop().tag)
+        fields = {"consumer": self._handle, "tags": ranges_of(tags[::-1]), "recalled": True}
+        generation = self._generation
+
+        def answer() -> None:
+            with contextlib.suppress(PenstockError):
+                self._connection.begin(Call.RETURN, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation)
+
+        self._connection.deferred.add(answer)
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
@@ -477,8 +625,13 @@ class RemoteConsumer:
         self._keep(message, seconds=given)
 
     def begin(self, message: RemoteDelivery) -> None:
-        """A handler runs: the lease goes on as long as it does, and the connection lives. Raises `LeaseExpired`."""
-        self._keep(message, begins=True)
+        """A handler runs: the lease goes on as long as it does, and this process is heard. Raises `LeaseExpired`."""
+        self.begin_handler()
+        try:
+            self._keep(message, begins=True)
+        except BaseException:
+            self.end_handler()
+            raise
 
     def end(self, message: RemoteDelivery, error: BaseException | None) -> None:
         """
@@ -486,12 +639,15 @@ class RemoteConsumer:
 
         Ctrl-C, cancellation and the end of a generator are no failures: then it goes back uncounted. Raises `LeaseExpired`.
         """
-        if error is None:
-            self._finish(Call.ACK, message, ends=message.tag)
-        elif isinstance(error, Exception):
-            self._finish(Call.NACK, message, reason=reason_text(error), ends=message.tag)
-        else:
-            self.give_back(message, ends=message.tag)
+        try:
+            if error is None:
+                self._finish(Call.ACK, message, ends=message.tag)
+            elif isinstance(error, Exception):
+                self._finish(Call.NACK, message, reason=reason_text(error), ends=message.tag)
+            else:
+                self.give_back(message, ends=message.tag)
+        finally:
+            self.end_handler()
 
     def _keep(self, message: RemoteDelivery, **fields: Any) -> None:
         self._own(message)
@@ -634,6 +790,11 @@ class RemoteConsumer:
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.topic} in {self.group}{', closed' if self._closed else ''}>"
+
+
+def subscription(topic: str, group: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `SUBSCRIBE`: this client sends heartbeats, and gives back what it is asked for."""
+    return {"topic": topic, "group": group, "options": options, "beats": True}
 
 
 def _seconds(value: object) -> float:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from penstock.client.connection import Connection
     from penstock.topics.message import Message
 
+OFFSETS_MAX = 40_000
+"""Offsets that one call names."""
+
 
 class RemoteDeadLetters:
     """Made by `RemoteStore.dead_letters`. See `penstock.DeadLetters`; a *filter* runs here, on what the server sends."""
@@ -68,9 +71,19 @@ class RemoteDeadLetters:
         wanted = wanted_offsets(choose, offsets)
         if choose is not None:
             wanted = chosen_offsets(self.list(), choose, wanted)
-        # Not sent again if the answer is lost: what came later must not go with it.
-        fields = {"topic": self._topic, "offsets": wanted}
-        return whole(self._connection.call(call, fields, resend=wanted is not None).fields, "count")
+        # All of them: not sent again if the answer is lost, what came later must not go with it.
+        count = 0
+        for some in in_parts(wanted):
+            fields = {"topic": self._topic, "offsets": some}
+            count += whole(self._connection.call(call, fields, resend=some is not None).fields, "count")
+        return count
+
+
+def in_parts(wanted: list[int] | None) -> list[list[int]] | list[None]:
+    """The *wanted* offsets as the calls name them: many of them in several."""
+    if wanted is None:
+        return [None]
+    return [wanted[at : at + OFFSETS_MAX] for at in range(0, max(1, len(wanted)), OFFSETS_MAX)]
 
 
 def wanted_offsets(choose: Callable[[Message], bool] | None, offsets: Iterable[int] | None) -> list[int] | None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.client.consumer import RemoteConsumer
     from penstock.format.batch import Batch
+    from penstock.settings import GroupSettings
 
 
 class RemoteDelivery(Message):
@@ -47,6 +48,11 @@ class RemoteDelivery(Message):
     def group(self) -> str:
         """The name of the group that delivered it."""
         return self.consumer.group
+
+    @property
+    def group_settings(self) -> GroupSettings | None:
+        """What the group does with messages that fail, as it was when its consumer subscribed; None if the server does not tell."""
+        return self.consumer.settings
 
     def ack(self, *, wait: bool = False) -> None:
         """It is done. Durable within a few milliseconds; with *wait* when this returns. Raises `LeaseExpired`."""

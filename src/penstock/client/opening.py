@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from penstock.arguments import check_seconds
 from penstock.client.address import is_url, parse_address
 from penstock.client.store import RemoteStore
-from penstock.errors import BadArgument, BadSetting
+from penstock.errors import HIDDEN, BadArgument, BadSetting
 from penstock.store.opening import open_store as open_path
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def open_store(
         if read_only:
             raise BadArgument("read_only", "True", "a server says by your token what you may do")
         give_up_s = check_seconds("give_up", settings.pop("give_up", GIVE_UP_SECONDS), 0, 1e6)
-        for name, value in settings.items():
-            raise BadSetting(name, value, "a server has its own settings; its clients have give_up")
+        for name in settings:
+            raise BadSetting(name, HIDDEN, "a server has its own settings; its clients have give_up")
         # It has the same face; what it is made of is its own.
         return cast("Store", RemoteStore(parse_address(text), auto_create=auto_create, give_up_s=give_up_s))
     if read_only:

@@ -20,6 +20,10 @@ class ConnectionLost(Unavailable):
     """The connection broke while the call was on its way. Never leaves the client."""
 
 
+class NotBegun(ConnectionLost):
+    """The same, and the server had said that it begins the call no more."""
+
+
 class Waiter:
     """Something that a thread waits for, by `Connection.wait`."""
 
@@ -65,6 +69,7 @@ class Pending(Waiter):
         "generation",
         "is_refused",
         "lost",
+        "parked_at",
         "payload",
         "resend",
         "sends",
@@ -93,6 +98,14 @@ class Pending(Waiter):
         self.sends = 0
         self.is_refused = False
         """Whether the server itself answered with the error."""
+        self.parked_at: float | None = None
+        """Since when it waits for the next server, because this one stops and did not begin it."""
+
+    def park(self, now: float) -> None:
+        """The server has not begun it, and does not: it is for the next one, which it may be sent to whatever it does."""
+        self.parked_at = now
+        self.was_sent = False
+        self.sends = 0
 
     def finish(self, frame: Frame | None, error: PenstockError | None) -> None:
         """The answer is there. Called once, by who reads."""

@@ -12,21 +12,24 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadBytes, OutcomeUnknown, PenstockError, SequenceGap, Unavailable
 from penstock.format.batch_header import Producer as Identity
-from penstock.wire.answers import whole
+from penstock.wire.answers import numbers, whole
 from penstock.wire.calls import Call
 from penstock.wire.frame import encode_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.client.connection import Connection
     from penstock.client.pending import Pending
+    from penstock.files import Buffer
     from penstock.format.batch import EncodedBatch
     from penstock.topics.encoder import MessageEncoder
+
+    Parts = Sequence[tuple[int, EncodedBatch]]
 
 
 ON_THE_WAY_MAX = 48
@@ -39,6 +42,13 @@ FIELDS_KEPT = 10_000
 
 def _random_id() -> int:
     return secrets.randbits(63) << 1
+
+
+def for_server(batch: EncodedBatch, identity: Identity | None) -> EncodedBatch:
+    """The *batch* as it travels, with the *identity* of its producer if it has one."""
+    chosen = batch if identity is None else batch.with_producer(identity)
+    chosen.stamp(0, 0, 0, 0, 0, 0)
+    return chosen
 
 
 class Lane:
@@ -58,6 +68,14 @@ class Lane:
         """The batch is stored."""
         place = (topic, partition)
         self._sequences[place] = self._sequences.get(place, 0) + 1
+
+
+def request_many(topic: str, parts: Parts, lane: Lane | None) -> tuple[dict[str, Any], list[Buffer]]:
+    """Fields and payload of `PUBLISH_MANY`; with a *lane* it may be sent again."""
+    payload: list[Buffer] = [
+        for_server(batch, None if lane is None else lane.identity(topic, number)).data for number, batch in parts
+    ]
+    return {"topic": topic, "partitions": [number for number, _ in parts]}, payload
 
 
 class Lanes:
@@ -102,6 +120,33 @@ class Lanes:
                 return whole(answer.fields, "offset"), bool(answer.fields.get("duplicate"))
         raise AssertionError("unreachable")
 
+    def publish_many(self, topic: str, parts: Parts, sync: str | None) -> list[int]:
+        """Store one batch in each of several partitions, all or none; returns where each begins. Raises as `publish`."""
+        if sync is not None:
+            # As in `publish`.
+            fields, payload = request_many(topic, parts, None)
+            answer = self._connection.call(Call.PUBLISH_MANY, {**fields, "sync": sync}, payload, resend=False)
+            return numbers(answer.fields, "offsets", len(parts))
+        for attempt in (1, 2):
+            lane = self.borrow()
+            fields, payload = request_many(topic, parts, lane)
+            pending = self._connection.begin(Call.PUBLISH_MANY, fields, payload)
+            try:
+                answer = pending.result()
+            except SequenceGap:
+                # As in `publish`.
+                if attempt == 2:
+                    raise
+            except PenstockError as error:
+                self.give_back_many(lane, topic, fields["partitions"], error, refused=pending.is_refused)
+                if pending.was_sent and not pending.is_refused and isinstance(error, Unavailable):
+                    raise OutcomeUnknown("the messages", str(error)) from None
+                raise
+            else:
+                self.give_back_many(lane, topic, fields["partitions"], None)
+                return numbers(answer.fields, "offsets", len(parts))
+        raise AssertionError("unreachable")
+
     def borrow(self) -> Lane:
         """A lane for one batch."""
         try:
@@ -111,8 +156,15 @@ class Lanes:
 
     def give_back(self, lane: Lane, topic: str, partition: int, error: PenstockError | None, *, refused: bool = False) -> None:
         """The batch that it was borrowed for is stored, or failed; *refused*: the server said so."""
+        self.give_back_many(lane, topic, [partition], error, refused=refused)
+
+    def give_back_many(
+        self, lane: Lane, topic: str, partitions: Sequence[int], error: PenstockError | None, *, refused: bool = False
+    ) -> None:
+        """The same for batches that went together."""
         if error is None:
-            lane.advance(topic, partition)
+            for partition in partitions:
+                lane.advance(topic, partition)
         elif not refused or isinstance(error, (OutcomeUnknown, SequenceGap)):
             return  # the lane goes too: whether its sequence is used nobody knows
         self._free.append(lane)

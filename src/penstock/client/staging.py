@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.client.gathering import place_message, place_messages
 from penstock.client.pending import ConnectionLost
+from penstock.client.transaction import parts_of
 from penstock.errors import PenstockError, Unavailable, UsageError
+from penstock.format import digest
+from penstock.format.batch import Batch
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.options import options
 from penstock.wire.answers import text
@@ -36,6 +39,7 @@ class RemoteStage:
         self._ended = False
         self._parts: list[tuple[str, int]] = []
         self._batches: list[bytearray] = []
+        self._digest: int | None = 0 if digest.is_quick() else None
 
     def _call(self, call: int, fields: dict[str, Any], payload: list[bytearray]) -> dict[str, Any]:
         try:
@@ -72,6 +76,9 @@ class RemoteStage:
 
     def _add(self, topic: str, partition: int, batch: EncodedBatch) -> None:
         batch.stamp(0, 0, 0, 0, 0, 0)
+        if self._digest is not None:
+            # Here, where there is one of many clients, and not in the server that all of them share.
+            self._digest = digest.add(self._digest, digest.digest_of(topic, Batch(batch.data)))
         self._parts.append((topic, partition))
         self._batches.append(batch.data)
         self.messages += batch.count
@@ -82,7 +89,10 @@ class RemoteStage:
         if self._batches:
             parts, batches = self._parts, self._batches
             self._parts, self._batches = [], []
-            self._call(Call.STAGE_ADD, {"stage": self.identity, "parts": parts}, batches)
+            fields: dict[str, Any] = {"stage": self.identity, **parts_of(parts)}
+            if self._digest is not None:
+                fields["digest"], self._digest = self._digest, 0
+            self._call(Call.STAGE_ADD, fields, batches)
 
     def _check(self) -> None:
         if self._ended:

@@ -19,17 +19,18 @@ from penstock.client.connection import Connection
 from penstock.client.consumer import RemoteConsumer
 from penstock.client.dead_letter_box import RemoteDeadLetters
 from penstock.client.pending import ConnectionLost
-from penstock.client.publishing import Lanes, RemoteOutlet
+from penstock.client.publishing import Lanes, RemoteOutlet, for_server
 from penstock.client.reading import remote_logs
 from penstock.client.staging import RemoteStage
 from penstock.client.transaction import RemoteTransaction
-from penstock.errors import BadName, BadSetting, PenstockError, TopicNotFound, Unavailable
+from penstock.errors import BadName, BadSetting, PenstockError, PermissionDenied, TopicNotFound, Unavailable
 from penstock.store import reading
+from penstock.store.declaring import check_subscription_options
 from penstock.store.metrics import Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions
-from penstock.store.staging import NUMBER_MAX, Committed
+from penstock.store.staging import NUMBER_MAX, Committed, check_note
 from penstock.store.store import PREFETCH_DEFAULT, Retained, Rewritten, TopicInfo
-from penstock.store.worker import STOP_SECONDS, Worker, Workers
+from penstock.store.worker import STOP_SECONDS, Worker, Workers, check_worker
 from penstock.topics import publication
 from penstock.topics.catalog import OWN_SUFFIXES, check_publishable
 from penstock.topics.encoder import Columns, MessageEncoder
@@ -42,17 +43,18 @@ from penstock.wire.calls import Call
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.client.address import Place
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer as Identity
     from penstock.store.reading import TopicPositions
-    from penstock.store.stats import StoreStats
+    from penstock.store.stats import MemberInfo, StoreStats
     from penstock.store.store import GroupInfo
     from penstock.topics.message import Message
 
 KIB = 1024
+TIMES_MAX = 1_000
 _SECONDS = {"lease", "backoff", "backoff_max"}
 _SECONDS_OF_TOPIC = {
     "segment_age", "dedup_window", "retention_age", "dead_letter_retention", "tombstone_grace", "group_expiry", "ttl", "aging",
@@ -62,6 +64,21 @@ _SECONDS_OF_TOPIC = {
 def rewritten_of(fields: dict[str, Any]) -> Rewritten:
     """What an answer says was removed. Raises `BadBytes`."""
     return Rewritten(*[whole(fields, name) for name in Rewritten._fields])
+
+
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a topic as they travel. Raises `BadSetting`, `BadArgument`."""
+    given = {
+        key: check_seconds(key, value, 0, 1e9) if key in _SECONDS_OF_TOPIC else value
+        for key, value in settings.items()
+        if value is not None or key == "partitions"
+    }
+    for key, value in given.items():
+        if isinstance(value, SyncMode):
+            given[key] = value.value
+        elif not isinstance(value, (str, int, float, bool)) or (isinstance(value, float) and not math.isfinite(value)):
+            raise BadSetting(key, shown(value), "must be a number or a text")
+    return given
 
 
 class RemoteStore:
@@ -89,17 +106,7 @@ class RemoteStore:
     def _topic_to_create(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         self._check_open()
         check_publishable(name)
-        given = {
-            key: check_seconds(key, value, 0, 1e9) if key in _SECONDS_OF_TOPIC else value
-            for key, value in settings.items()
-            if value is not None or key == "partitions"
-        }
-        for key, value in given.items():
-            if isinstance(value, SyncMode):
-                given[key] = value.value
-            elif not isinstance(value, (str, int, float, bool)) or (isinstance(value, float) and not math.isfinite(value)):
-                raise BadSetting(key, shown(value), "must be a number or a text")
-        return {"topic": name, "settings": given}
+        return {"topic": name, "settings": plain_settings(settings)}
 
     def _know(self, info: TopicInfo) -> TopicInfo:
         known = self._topics.get(info.name)
@@ -141,6 +148,9 @@ class RemoteStore:
             return known
         try:
             self.topic(name)
+        except PermissionDenied as error:
+            # Without any right on it; what is wanted here is one.
+            raise PermissionDenied(error.principal, "publish", name) from None
         except TopicNotFound:
             if not self._may_create:
                 raise
@@ -224,7 +234,7 @@ class RemoteStore:
         priorities: Any = None,
         compression: str | None = None,
     ) -> Receipts | list[Receipt]:
-        """Store several messages, all of each partition or none of them. See `Store.publish_many`."""
+        """Store several messages, all of them or none. See `Store.publish_many`."""
         chosen = options(ttls, delays, priorities, compression)
         target = self._to_publish(
             topic, lambda new: new.check_messages(values, keys, headers, partition, timestamps, dedup_keys, sync, chosen)
@@ -236,7 +246,11 @@ class RemoteStore:
         if not messages.values:
             return Receipts(topic, [])
         parts = messages.split(partition)
-        ranges = [(number, self._send(target, number, batch, mode)[0], batch.count) for number, _, batch in parts]
+        if len(parts) == 1:
+            firsts = [self._send(target, parts[0][0], parts[0][2], mode)[0]]
+        else:
+            firsts = self._lanes.publish_many(topic, [(number, batch) for number, _, batch in parts], stricter(target, mode))
+        ranges = [(number, first, batch.count) for (number, _, batch), first in zip(parts, firsts, strict=True)]
         return Receipts.of_parts(topic, ranges, [indices for _, indices, _ in parts])
 
     def _publish_once(
@@ -260,9 +274,12 @@ class RemoteStore:
         if not messages.values:
             return None
         batch = for_server(messages.encode_all(), None)
-        fields = {
-            "topic": target.name, "partition": partition, "sync": None if mode is None else mode.value, "times_us": messages.times_us
+        fields: dict[str, Any] = {
+            "topic": target.name, "partition": partition, "sync": None if mode is None else mode.value
         }  # fmt: skip
+        if messages.times_us is not None and len(messages.times_us) <= TIMES_MAX:
+            # They are in the batch too, where older servers do not look.
+            fields["times_us"] = messages.times_us
         if (messages.codec, messages.level) != (target.codec, target.level):
             fields["compression"] = compression_of(messages.codec, messages.level)
         every_key = messages.dedup_keys is not None and all(key is not None for key in messages.dedup_keys)
@@ -300,16 +317,40 @@ class RemoteStore:
         check_name("producer", producer)
         return RemoteStage(self._connection, producer, self._to_publish)
 
-    def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+    def commit(
+        self, producer: str, number: int, stages: Sequence[str], *, keep_committed: bool = False, note: str | None = None
+    ) -> Committed:
         """Publish all messages of *stages* at once, under *number*. See `Store.commit`."""
-        answer = self._connection.call(Call.COMMIT, self._to_commit(producer, number, stages)).fields
-        return Committed(producer, number, whole(answer, "messages"), bool(answer.get("duplicate")), whole(answer, "newest"))
+        fields = self._to_commit(producer, number, stages, keep_committed=keep_committed, note=note)
+        answer = self._connection.call(Call.COMMIT, fields).fields
+        return self._committed(producer, number, answer, duplicate=bool(answer.get("duplicate")))
 
-    def _to_commit(self, producer: str, number: int, stages: Sequence[str]) -> dict[str, Any]:
+    def _to_commit(
+        self, producer: str, number: int, stages: Sequence[str], *, keep_committed: bool, note: str | None
+    ) -> dict[str, Any]:
         self._check_open()
         check_name("producer", producer)
         check_whole_number("number", number, 0, NUMBER_MAX)
-        return {"producer": producer, "number": number, "stages": check_texts("stages", stages, "stage ids")}
+        fields: dict[str, Any] = {
+            "producer": producer, "number": number, "stages": check_texts("stages", stages, "stage ids")
+        }  # fmt: skip
+        if keep_committed:
+            fields["keep_committed"] = True
+        if check_note(note) is not None:
+            fields["note"] = note
+        return fields
+
+    @staticmethod
+    def _committed(producer: str, number: int, answer: dict[str, Any], *, duplicate: bool) -> Committed:
+        note = answer.get("note")
+        return Committed(
+            producer,
+            number,
+            whole(answer, "messages"),
+            duplicate,
+            whole(answer, "newest"),
+            note if isinstance(note, str) else None,
+        )
 
     def abort(self, stages: Sequence[str]) -> int:
         """Drop stages that will not be committed; returns how many were there."""
@@ -325,7 +366,7 @@ class RemoteStore:
         answer = self._connection.call(Call.COMMITTED, {"producer": producer, "number": number}).fields
         if answer.get("messages") is None:
             return None
-        return Committed(producer, number, whole(answer, "messages"), duplicate=True, newest=whole(answer, "newest"))
+        return self._committed(producer, number, answer, duplicate=True)
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
@@ -347,9 +388,14 @@ class RemoteStore:
     def _subscription(self, topic: str, group: str, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a new member as they travel. Raises `UsageError`."""
         self._check_group(topic, group)
-        given: dict[str, Any] = {}
+        check_subscription_options(options)
+        given: dict[str, Any] = {"create": None if self._auto_create else False}
         for name, value in options.items():
-            if name == "start":
+            if name == "topic_settings":
+                if value is not None and not hasattr(value, "items"):
+                    raise BadSetting("topic_settings", shown(value), 'must be a mapping, like {"partitions": 4}')
+                given[name] = None if value is None else plain_settings(value)
+            elif name == "start":
                 given[name] = documents.encode_place("start", value)
             elif name in ("prefetch", "prefetch_bytes", "concurrency"):
                 given[name] = check_whole_number(name, value, 1, 1 << 40)
@@ -375,6 +421,21 @@ class RemoteStore:
         """Forget a group and its position; durable when it returns. Raises `GroupNotFound`."""
         self._check_group(topic, group)
         self._connection.call(Call.DELETE_GROUP, {"topic": topic, "group": group}, resend=False)
+
+    def members(self, topic: str, group: str) -> list[MemberInfo]:
+        """The members of a group, and what each holds. See `Store.members`."""
+        self._check_group(topic, group)
+        answer = self._connection.call(Call.MEMBERS, {"topic": topic, "group": group})
+        return [documents.decode_member(one) for one in rows(answer.fields, "members")]
+
+    def evict_member(self, topic: str, group: str, member: str) -> int:
+        """Take a member out of its group. See `Store.evict_member`."""
+        answer = self._connection.call(Call.EVICT_MEMBER, self._to_evict(topic, group, member), resend=False)
+        return whole(answer.fields, "messages")
+
+    def _to_evict(self, topic: str, group: str, member: str) -> dict[str, Any]:
+        self._check_group(topic, group)
+        return {"topic": topic, "group": group, "member": check_texts("member", [member], "the id of a member")[0]}
 
     def _check_group(self, topic: str, group: str) -> None:
         self._check_open()
@@ -465,12 +526,20 @@ class RemoteStore:
         check_whole_number("concurrency", concurrency, 1, 10_000)
         if batch is not None:
             check_whole_number("batch", batch, 1, 100_000)
+        check_worker(topic, group, options)
 
         def add(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
             handled = concurrency * (batch or 1)
             chosen = {"prefetch": max(PREFETCH_DEFAULT, handled), "concurrency": handled, **options}
             self._workers.add(
-                Worker(function, lambda: self.subscribe(topic, group, **chosen), concurrency=concurrency, batch=batch, linger=0)
+                Worker(
+                    function,
+                    lambda **more: self.subscribe(topic, group, **{**chosen, **more}),
+                    topic=topic,
+                    concurrency=concurrency,
+                    batch=batch,
+                    linger=0,
+                )
             )
             return function
 
@@ -573,13 +642,6 @@ class RemoteStore:
 
     def __repr__(self) -> str:
         return f"<RemoteStore {self.path}{', closed' if self.closed else ''}>"
-
-
-def for_server(batch: EncodedBatch, identity: Identity | None) -> EncodedBatch:
-    """The *batch* as it travels, with the *identity* of its producer if it has one."""
-    chosen = batch if identity is None else batch.with_producer(identity)
-    chosen.stamp(0, 0, 0, 0, 0, 0)
-    return chosen
 
 
 def stricter(target: MessageEncoder, mode: SyncMode | None) -> str | None:

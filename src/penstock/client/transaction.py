@@ -8,7 +8,7 @@ from penstock.arguments import shown
 from penstock.client.consumer import ranges_of
 from penstock.client.delivery import RemoteDelivery
 from penstock.client.gathering import place_message, place_messages
-from penstock.client.pending import ConnectionLost
+from penstock.client.pending import ConnectionLost, NotBegun
 from penstock.errors import BadArgument, LeaseExpired, OutcomeUnknown, PenstockError, UsageError
 from penstock.topics.options import options
 from penstock.topics.receipt import Receipt
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from penstock.client.consumer import RemoteConsumer
     from penstock.client.gathering import Placed, Target
     from penstock.wire.frame import Frame
+
+NAMED_PARTS_MAX = 1_000
+"""More parts of a call than this name their topics once."""
+
+
+def parts_of(parts: list[tuple[str, int]]) -> dict[str, Any]:
+    """Where each batch of a call goes, as it travels: of many batches by the number of their topic in a list of names."""
+    if len(parts) <= NAMED_PARTS_MAX:
+        return {"parts": [[name, number] for name, number in parts]}
+    names = {name: at for at, name in enumerate(dict.fromkeys(name for name, _ in parts))}
+    return {"topics": list(names), "parts": [[names[name], number] for name, number in parts]}
 
 
 class RemoteTransaction:
@@ -104,13 +115,15 @@ class RemoteTransaction:
         for _, _, batch in self._batches:
             batch.stamp(0, 0, 0, 0, 0, 0)
             payload.append(batch.data)
-        return {"parts": [[target.name, number] for target, number, _ in self._batches], "acks": acks}, payload
+        return {**parts_of([(target.name, number) for target, number, _ in self._batches]), "acks": acks}, payload
 
     def _failure(self, error: PenstockError) -> PenstockError:
         """What the caller is told of an *error* of the call."""
-        if isinstance(error, LeaseExpired):
-            first = next(message for chosen in self._acks.values() for message in chosen)
-            return LeaseExpired(first.topic, first.partition, first.offset, error.messages)
+        if isinstance(error, (LeaseExpired, NotBegun)):
+            # What it acks went back, with the connection or by itself; nothing was changed.
+            held = [message for chosen in self._acks.values() for message in chosen]
+            late = error.messages if isinstance(error, LeaseExpired) else len(held)
+            return LeaseExpired(held[0].topic, held[0].partition, held[0].offset, late)
         return OutcomeUnknown("the transaction", f"the connection to {self._connection.address.url} was lost")
 
     def _committed(self, answer: Frame) -> list[Receipt]:

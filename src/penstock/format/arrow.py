@@ -43,6 +43,7 @@ def _types() -> dict[str, Any]:
     moment = pa.timestamp("us", tz="UTC")
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     return {
+        "partition": pa.int32(),
         "offset": pa.int64(),
         "timestamp": moment,
         "key": pa.binary(),
@@ -59,9 +60,20 @@ def _types() -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> Any:
-    """The schema of a RecordBatch with these columns."""
+    """The schema of a RecordBatch with these columns. Raises `BadColumn`."""
     pa, types = library(), _types()
+    for name in names:
+        if name not in types or name == "header":
+            raise BadColumn(name, f"unknown, use {', '.join(('partition', *COLUMNS, *EXTRA_COLUMNS))}")
     return pa.schema([pa.field(name, types[name]) for name in names])
+
+
+def with_partition(table: Any, partition: int, names: tuple[str, ...]) -> Any:
+    """The columns *names* of a RecordBatch that has all of them but `partition`, which is the same for all its messages."""
+    pa = library()
+    numbers = pa.repeat(pa.scalar(partition, pa.int32()), table.num_rows)
+    arrays = [numbers if name == "partition" else table.column(name) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(names))
 
 
 @lru_cache(maxsize=1)

@@ -625,6 +625,12 @@ class Batch:
                 return int(given)
         return self.append_time_us(index)
 
+    def given_time_us(self, index: int) -> int | None:
+        """When message *index* was made, if its publisher said so."""
+        view = None if self.header.compatible & COMPATIBLE_APPEND_TIMES else self._column(c.TIME)
+        given = None if view is None else view.get(index)
+        return None if given is None else int(given)
+
     def append_time_us(self, index: int) -> int:
         """When message *index* was appended to the log."""
         if self.header.compatible & COMPATIBLE_APPEND_TIMES:

@@ -13,6 +13,7 @@ file `staging/ID.stage`
              entries: topic id 16, partition u32, kind u32, then by kind
                0 batch        a whole batch, not stamped yet
                1 part         number u32, batches u32, data start u64, then the headers of its batches, one behind the other
+               2 digest       messages u64, digest u64 (digest.py), with zeros for topic id and partition; the last entry
   end    24  footer: "PSTF", crc u32 of all bytes before it, entries u32, 0 u32, length of the whole file u64
 
 file `staging/ID.NUMBER.part`: room for a segment's header and state batch up to "data start", batches, 96 bytes for its footer
@@ -40,9 +41,11 @@ PRODUCER_BYTES_MAX = 1024
 _HEADER = struct.Struct("<8sII16sq")
 _ENTRY = struct.Struct("<16sII")
 _PART = struct.Struct("<IIQ")
+_DIGEST = struct.Struct("<QQ")
 _FOOTER = struct.Struct("<4sIIIQ")
 _KIND_BATCH = 0
 _KIND_PART = 1
+_KIND_DIGEST = 2
 _FOOTER_MAGIC = b"PSTF"
 assert _HEADER.size == 40
 assert _FOOTER.size == 24
@@ -67,13 +70,20 @@ class StagePart(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """The contents of a stage file, without those of its parts."""
+    """The contents of a stage file, without those of its parts. The digest of its messages is None in stages of older versions."""
 
     store_id: bytes
     producer: str
     created_us: int
     entries: list[StageEntry]
     parts: list[StagePart]
+    digest: int | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many messages it holds, with those of its parts."""
+        batches = [entry.batch for entry in self.entries] + [header for part in self.parts for header in part.headers]
+        return sum([parse_header(batch).count for batch in batches])
 
 
 def encode_stage_header(store_id: bytes, producer: str, created_us: int) -> bytes:
@@ -91,6 +101,11 @@ def encode_stage_part(part: StagePart) -> bytes:
     """The entry of a part."""
     head = _ENTRY.pack(part.topic_id, part.partition, _KIND_PART) + _PART.pack(part.number, len(part.headers), part.data_start)
     return b"".join([head, *part.headers])
+
+
+def encode_stage_digest(messages: int, digest: int) -> bytes:
+    """The entry that tells what all messages of the stage are."""
+    return _ENTRY.pack(bytes(16), 0, _KIND_DIGEST) + _DIGEST.pack(messages, digest)
 
 
 def encode_stage_footer(crc: int, entries: int, length: int) -> bytes:
@@ -133,6 +148,7 @@ def decode_stage(data: Buffer) -> Stage:
         raise BadBytes("stage", "checksum does not match")
     entries: list[StageEntry] = []
     parts: list[StagePart] = []
+    digest: int | None = None
     content = view[:end]
     for _ in range(count):
         if end - at < _ENTRY.size:
@@ -148,11 +164,16 @@ def decode_stage(data: Buffer) -> Stage:
         elif kind == _KIND_PART:
             part, at = _decode_part(content, at, topic_id, partition)
             parts.append(part)
+        elif kind == _KIND_DIGEST:
+            if end - at < _DIGEST.size:
+                raise BadBytes("stage", "its digest is cut off")
+            _, digest = _DIGEST.unpack_from(view, at)
+            at += _DIGEST.size
         else:
             raise UnsupportedFormat("the stage", f"entry kind {kind}")
     if at != end:
         raise BadBytes("stage", "has more bytes than entries")
-    return Stage(store_id, producer, created_us, entries, parts)
+    return Stage(store_id, producer, created_us, entries, parts, digest)
 
 
 def _decode_part(content: memoryview, at: int, topic_id: bytes, partition: int) -> tuple[StagePart, int]:

@@ -41,7 +41,7 @@ LOOK_AGAIN_S = 60.0
 
 
 class Counters:
-    """What a group has done since the store was opened."""
+    """What a group has done since the store was opened; `dead_lettered` is of all time, and stored with the group."""
 
     __slots__ = (
         "acked",
@@ -187,13 +187,39 @@ class Book:
     def return_all(self, member: Member) -> None:
         """What *member* holds is ready for others. That it left is noted, which says the same."""
         self.return_lots(member, note=False)
-        for delivery in [*member.handed.values(), *member.extended.values()]:
+        for delivery in [*member.handed.values(), *member.extended.values(), *member.waiting.values()]:
             if delivery._lot.epoch == delivery._lot.cursor.epoch and delivery._running is not COMMITTING:  # noqa: SLF001
                 self.make_ready(delivery._lot.cursor, delivery.offset)  # noqa: SLF001
         for key in (*member.handed, *member.extended):
             member.hand.put_down(key)
         member.handed = {}
         member.extended = {}
+        member.waiting.clear()
+
+    def return_waiting(self, member: Member) -> list[Delivery]:
+        """What was pushed to *member* and waits there is ready for others, uncounted; its client is told. Returns it."""
+        returned: list[Delivery] = []
+        by_cursor: dict[Cursor, list[int]] = {}
+        for key, delivery in list(member.waiting.items()):
+            if delivery._running is COMMITTING:  # noqa: SLF001
+                continue
+            lot = delivery._lot  # noqa: SLF001
+            del member.waiting[key]
+            member.held_bytes -= lot.each
+            returned.append(delivery)
+            if lot.epoch == lot.cursor.epoch:
+                self.make_ready(lot.cursor, delivery.offset)
+                by_cursor.setdefault(lot.cursor, []).append(delivery.offset)
+        for cursor, offsets in by_cursor.items():
+            self.note_ranges(ops.RETURNED, cursor, member, ops.ranges_of(sorted(offsets)))
+        self.tell_revoked(member, returned)
+        return returned
+
+    @staticmethod
+    def tell_revoked(member: Member, deliveries: Sequence[Delivery]) -> None:
+        """Its client does not have them any more, if it had not begun them."""
+        if deliveries and member.client is not None:
+            member.client.revoked(deliveries)
 
     def return_lots(self, member: Member, of: Cursor | None = None, *, note: bool = True) -> None:
         """What *member* was not handed yet is ready for others."""
@@ -242,14 +268,19 @@ class Book:
     def _void_below(self, cursor: Cursor, offset: int) -> int:
         count = 0
         for member in self.members.values():
-            for table in (member.handed, member.extended):
+            revoked = []
+            for table in (member.handed, member.extended, member.waiting):
                 for key, delivery in list(table.items()):
                     if delivery._lot.cursor is cursor and delivery.offset < offset:  # noqa: SLF001
                         del table[key]
-                        member.hand.put_down(key)
                         member.held_bytes -= delivery._lot.each  # noqa: SLF001
                         delivery._running = False  # noqa: SLF001
                         count += 1
+                        if table is member.waiting:
+                            revoked.append(delivery)
+                        else:
+                            member.hand.put_down(key)
+            self.tell_revoked(member, revoked)
             member.starved = False
             for lot in list(member.lots):
                 if lot.cursor is not cursor:
@@ -268,12 +299,17 @@ class Book:
         """The cursor was moved: members hold nothing of it any more."""
         self.journal.release_suspects(self.identity, cursor.partition, OFFSET_END)
         for member in self.members.values():
-            for table in (member.handed, member.extended):
+            revoked = []
+            for table in (member.handed, member.extended, member.waiting):
                 for key, delivery in list(table.items()):
                     if delivery._lot.cursor is cursor:  # noqa: SLF001
                         del table[key]
-                        member.hand.put_down(key)
                         member.held_bytes -= delivery._lot.each  # noqa: SLF001
+                        if table is member.waiting:
+                            revoked.append(delivery)
+                        else:
+                            member.hand.put_down(key)
+            self.tell_revoked(member, revoked)
             for lot in [lot for lot in member.lots if lot.cursor is cursor]:
                 member.lots.remove(lot)
                 member.buffered -= len(lot)
@@ -328,13 +364,15 @@ class Book:
     # -- whose a partition is, in an ordered group ------------------------------------------------------------------
 
     def rebalance(self) -> None:
-        """A member came or went: give each partition to one of those that are there."""
+        """A member came or went, or was suspended: give each partition to one of those that are there."""
         current = {
             cursor.partition: (cursor.successor or cursor.member).identity  # type: ignore[union-attr]
             for cursor in self.cursors
             if (cursor.successor or cursor.member) is not None
         }
-        target = assign(len(self.cursors), list(self.members), current)
+        # Who is suspended keeps nothing that another one can work on.
+        active = [identity for identity, member in self.members.items() if not member.suspended] or list(self.members)
+        target = assign(len(self.cursors), active, current)
         for cursor in self.cursors:
             new = self.members.get(target.get(cursor.partition, -1))
             if new is cursor.member:
@@ -379,6 +417,6 @@ class Book:
         # A member that has left holds nothing, but a transaction may still be finishing what it held.
         return any(of is cursor for of, _ in self.committing.values()) or any(
             delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch  # noqa: SLF001
-            for table in (member.handed, member.extended)
+            for table in (member.handed, member.extended, member.waiting)
             for delivery in table.values()
         )

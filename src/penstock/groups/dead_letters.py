@@ -20,6 +20,8 @@ HEADER_PREFIX = "x-dlq-"
 REASON_CHARACTERS = 256
 TTL_HEADER = HEADER_PREFIX + "ttl-us"
 """How long the message was to live, of one that said so itself: the letter does not expire, and who sends it back needs it again."""
+BOX_GROUP = ".box"
+"""The group of a topic of dead letters that knows which of them are there. No user's group has this name: it begins with a dot."""
 EXPIRED = "expired"
 """The reason of a message that nobody got in time."""
 

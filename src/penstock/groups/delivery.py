@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.format.batch import Batch
     from penstock.groups.cursor import Cursor
     from penstock.groups.member import Member
+    from penstock.settings import GroupSettings
 
 PARTITION_BITS = 14
 """A delivery's key in its member's table is ``offset << 14 | partition``: one int, and cheaper than a tuple."""
@@ -116,6 +117,11 @@ class Delivery(Message):
         """The name of the group that delivered it."""
         return self._lot.member.group.name
 
+    @property
+    def group_settings(self) -> GroupSettings:
+        """What the group does with messages that fail."""
+        return self._lot.member.group.settings
+
     def ack(self, *, wait: bool = False) -> None:
         """
         It is done. Durable within a few milliseconds; with *wait* when this returns.
@@ -176,6 +182,11 @@ class Delivery(Message):
             else:
                 # Ctrl-C, cancellation, the end of a generator: a shutdown is not a failure.
                 group.give_back(self)
+
+
+def key_of(delivery: Delivery) -> int:
+    """Its key in its member's table."""
+    return delivery.offset << PARTITION_BITS | delivery.partition
 
 
 def is_valid(delivery: Delivery) -> bool:

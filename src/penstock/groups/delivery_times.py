@@ -210,10 +210,10 @@ class RecordedLeasing(Leasing):
         self.clock = plain.clock
         self._times = times
 
-    def hand_out(self, member: Member, count: int, deadline: float, found: list[Delivery]) -> bool:
+    def hand_out(self, member: Member, count: int, deadline: float, found: list[Delivery], *, pushed: bool = False) -> bool:
         """See `Leasing`."""
         before = len(found)
-        begun = super().hand_out(member, count, deadline, found)
+        begun = super().hand_out(member, count, deadline, found, pushed=pushed)
         if len(found) > before:
             self._times.observe(found[before:] if before else found)
         return begun

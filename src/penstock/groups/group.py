@@ -9,8 +9,13 @@ change the memory, the group's book (`book.py`), at once, and reach the journal 
 most the last few milliseconds of them, which means that messages are delivered again. What a crash means for messages that somebody
 held is told in `replay.py`.
 
-Time: a lease runs from the moment a message is handed out. Nobody sweeps: whoever takes next, or waits, looks at the earliest deadline
-and the earliest due time.
+Time: a lease runs from the moment a message is handed to its user. What is pushed to a client, ahead of its user, waits there without
+one, as long as the client is heard (`Member.waiting`). Whoever takes next, or waits, looks at the earliest deadline and the earliest due
+time, and so does a thread while anything is with a consumer (`deadlines.py`).
+
+Clients: a consumer may be in this process, and lives as long as it does, or its client is somewhere else (`watch`). Such a one is
+*suspended* when it lets a lease end, or is silent for as long as one while pushed messages wait there: these go back at once, uncounted,
+others get its partitions, and it is given nothing more until it is heard (`heard`).
 
 Locks: `lock` guards all of it, and is taken here and nowhere else. Nothing waits for a commit while holding it, and what needs one (dead
 letters, suspects) is done after it was released. The cycle's leader takes it to apply committed operations.
@@ -23,30 +28,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock import threads as threading
 from penstock.arguments import check_seconds
-from penstock.errors import Closed, LeaseExpired, OffsetOutOfRange, PenstockError
+from penstock.errors import Closed, ConsumerEvicted, LeaseExpired, OffsetOutOfRange, PenstockError
 from penstock.groups import operations as ops
 from penstock.groups.book import Book
 from penstock.groups.cursor import READ_BYTES
 from penstock.groups.dead_letters import is_dead_letter_topic, reason_text
-from penstock.groups.delivery import is_valid
+from penstock.groups.delivery import is_valid, key_of
 from penstock.groups.delivery_times import RecordedLeasing
 from penstock.groups.leasing import Leasing
-from penstock.groups.member import Member
+from penstock.groups.member import FETCHES, LATE, PUSHES, SILENT, Member
 from penstock.groups.mending import Mending
 from penstock.groups.moves import Moves
+from penstock.groups.push_window import PushWindow
 from penstock.groups.replay import Replay
 from penstock.groups.reservation import Reservation
 from penstock.groups.settling import Settling
 from penstock.groups.snapshot import cursor_operations, member_operations
-from penstock.log_events import event
+from penstock.log_events import Often, event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyroaring import BitMap64
 
@@ -57,6 +63,7 @@ if TYPE_CHECKING:
     from penstock.groups.delivery_times import DeliveryTimes
     from penstock.groups.hands import HandsBefore
     from penstock.groups.journal import Journal
+    from penstock.groups.member import Client
     from penstock.groups.reservation import Place
     from penstock.groups.waiters import Waiter
     from penstock.log.partition_log import PartitionLog
@@ -68,9 +75,13 @@ EXTEND_MAX_S = 86_400.0
 DELAY_MAX_S = 3_650 * 86_400.0
 _OF_USERS = frozenset([ops.SOUGHT, ops.COMMITTED])
 """Operations by which a group is used without a member."""
+RECALL_AFTER_S = 0.02
+"""A pushed message waits so long at a busy client before an idle one may have it: most are begun long before."""
 CAREFUL_LEASES = 1_000
 """After the store was not closed in order, so many leases are durable before anything of them is handed out: whatever killed the last
 process may be among what comes first, and may do so again before the lease would have been noted."""
+_DEAD_LETTERS = Often(10, 1.0)
+"""A line for each dead letter, but not for each of a million that expire at once."""
 MOVE_AGAIN_S = 5.0
 """When a dead letter could not be written, the message waits so long before the next try."""
 
@@ -114,6 +125,8 @@ class Group:
         self._mover: Callable[[Move], None] = None  # type: ignore[assignment]
         self._unlisten: list[Callable[[], None]] = []
         self._careful = 0
+        self._look_at = math.inf
+        """When it is looked at next, if nobody asks before."""
         self.configure(settings)
 
     def __repr__(self) -> str:
@@ -149,7 +162,7 @@ class Group:
         if settings.lease_ms != self.settings.lease_ms:
             # What was handed out keeps the lease it was handed out with; the tables are in the order of deadlines.
             for member in self._book.members.values():
-                member.extended |= member.handed
+                member.extended |= member.handed  # what waits with clients has no deadline
                 member.handed = {}
         self._book.configure(settings)
         self._lease_s = settings.lease_ms / 1000
@@ -195,6 +208,7 @@ class Group:
                     raise Closed(f"group {self.name}")
                 hand = self._journal.claim_hand(self.identity, identity, concurrency)
                 member = Member(self, identity, prefetch, prefetch_bytes, concurrency, hand)
+                member.since_us, member.took = self._clock.now_us(), self._clock.monotonic()
                 if not book.members:
                     self._unlisten = [cursor.log.add_listener(partial(self._arrived, cursor)) for cursor in self.cursors]
                     book.offer_all()
@@ -232,6 +246,25 @@ class Group:
             self._mend_after(error)
             raise
 
+    def evict(self, member: Member) -> int:
+        """
+        Take *member* out of the group: what it had goes back at once, uncounted; returns how many messages that were.
+
+        Whoever takes for it is told `ConsumerEvicted`.
+        """
+        with self.lock:
+            if member.closed:
+                return 0
+            member.evicted = True
+            held = member.in_flight + member.buffered
+        self.leave(member)
+        if member.on_evicted is not None:
+            member.on_evicted()
+        return held
+
+    def _gone(self, member: Member) -> PenstockError:
+        return ConsumerEvicted(self.topic, self.name) if member.evicted else Closed(f"the consumer of {self.topic}/{self.name}")
+
     def leave_all(self, members: Sequence[Member]) -> None:
         """The same for several."""
         for member in members:
@@ -256,9 +289,11 @@ class Group:
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
-    def take(self, member: Member, count: int) -> list[Delivery]:
+    def take(self, member: Member, count: int, *, pushed: bool = False) -> list[Delivery]:
         """
-        Up to *count* messages for *member*; empty if there are none, or it holds as many as it may, or it is paused.
+        Up to *count* messages for *member*; empty if there are none, or it holds as many as it may, or it is paused or suspended.
+
+        *pushed*: its client did not ask for them now: they wait there, and their leases do not run yet.
 
         Empty too where so much is delayed that looking for more would take long: then `member.passing` says to ask again.
 
@@ -274,16 +309,29 @@ class Group:
         try:
             with self.lock:
                 if member.closed:
-                    raise Closed(f"the consumer of {self.topic}/{self.name}")
+                    raise self._gone(member)
+                member.took = now
                 if now >= book.deadline:
                     self._expire(now)
                 if now >= book.due:
                     book.collect_due(now, self._clock.now_us())
                 member.passing = False
-                if not member.paused:
+                if member.suspended == LATE and not pushed and member.silent_at > now:
+                    self._reinstate(member)  # it asks, and its client is alive
+                if not member.paused and not member.suspended:
                     deadline = now + self._lease_s
+                    if pushed:
+                        if member.window is not None and len(book.members) > 1:
+                            count = min(count, member.window.size - member.in_flight)
+                        if not member.waiting:
+                            member.silent_at = now + member.patience_s
+                        elif self._must_leave_it(member):
+                            count = 0
+                        if count <= 0:
+                            member.starved = True
+                            return found
                     if member.lots:
-                        begun = leasing.hand_out(member, count, deadline, found)
+                        begun = leasing.hand_out(member, count, deadline, found, pushed=pushed)
                     while len(found) < count and not begun and not member.lots:
                         try:
                             noted |= leasing.refill(member, count)
@@ -293,10 +341,21 @@ class Group:
                             # The caller gets what there is, and the error with the next call.
                         if not member.lots:
                             break
-                        begun = leasing.hand_out(member, count - len(found), deadline, found)
+                        begun = leasing.hand_out(member, count - len(found), deadline, found, pushed=pushed)
                         if found:
                             break
                         # All of it has expired, as what another member leased long ago may have: there may be more.
+                    if found:
+                        member.asks = ""
+                        if pushed:
+                            member.is_spent = False
+                            if member.window is not None:
+                                member.window.pushed(now)
+                            book.deadline = min(book.deadline, member.silent_at)
+                    else:
+                        member.asks = PUSHES if pushed else FETCHES
+                        if len(book.members) > 1:
+                            self._recall_for(member, now)
                     if not found:
                         member.starved = (
                             member.in_flight + member.buffered >= member.prefetch or member.held_bytes >= member.prefetch_bytes
@@ -307,6 +366,8 @@ class Group:
                 if book.suspected and member.lots and not begun:
                     book.return_waiting_suspects(member)
                 more = bool(found) and bool(self._waiters)
+                if book.deadline < self._look_at:
+                    self._look_again(book.deadline)
                 if noted and self._careful:
                     self._careful -= 1
                     begun = True
@@ -329,6 +390,79 @@ class Group:
             return found
         except BaseException as error:
             self._mend_after(error, found)
+            raise
+
+    def _must_leave_it(self, member: Member) -> bool:
+        """Whether another one is idle, and is to have what there is before *member* is pushed more. It is woken then."""
+        if self._book.ordered or not self._waiters.hungry(member):
+            return False
+        self._waiters.wake_one()
+        return True
+
+    def _recall_for(self, member: Member, now: float) -> None:
+        """
+        If there is nothing for *member*, and it is idle, ask the client at which most messages wait to give half of them back.
+
+        It decides which: those that it has not begun.
+        """
+        if not member.is_hungry or self._book.ordered:
+            return
+        holder: Member | None = None
+        asked = 0
+        for one in self._book.members.values():
+            asked += one.is_recalled
+            client = one.client
+            if client is None or not client.recalls or not one.waiting or one is member:
+                continue
+            if not one.is_recalled and not one.is_spent and (holder is None or len(one.waiting) > len(holder.waiting)):
+                holder = one
+        if holder is None or holder.client is None or asked > len(self._waiters.hungry(member)):
+            return  # one for each that is idle
+        may_at = next(iter(holder.waiting.values()))._deadline - self._lease_s + RECALL_AFTER_S  # noqa: SLF001
+        if now < may_at:
+            if may_at < self._look_at:
+                self._look_again(may_at)
+            return
+        holder.is_recalled = True
+        holder.client.recall(-(-len(holder.waiting) // 2))
+
+    def recalled(self, member: Member, deliveries: Iterable[Delivery], *, spent: bool) -> None:
+        """The client of *member* answered a recall with what it gives back; *spent*: that is less than it was asked for."""
+        with self.lock:
+            member.is_recalled = False
+            member.is_spent = spent
+        self.give_back_all(deliveries, delivered=False)
+        self._waiters.wake_all()
+
+    # -- what is due by itself --------------------------------------------------------------------------------------
+
+    def _look_again(self, moment: float) -> None:
+        """Be looked at then; under the lock."""
+        self._look_at = moment
+        self._journal.look_at(moment, self)
+
+    def look(self, moment: float) -> None:
+        """*moment*, which was told to the journal, has come: leases may have ended, or an idle member may have what waits with another."""
+        try:
+            with self.lock:
+                if moment != self._look_at or self.deleted:
+                    return  # it was looked at meanwhile, or will be
+                now = self._clock.monotonic()
+                self._look_at = math.inf
+                ended = now >= self._book.deadline
+                if ended:
+                    self._expire(now)
+                for member in self._waiters.hungry(None):
+                    self._recall_for(member, now)
+                if self._book.deadline < self._look_at:
+                    self._look_again(self._book.deadline)
+            self._journal.wake()
+            if self._moves.planned:
+                self._move()
+            if ended:
+                self._waiters.wake_all()
+        except BaseException as error:
+            self._mend_after(error)
             raise
 
     def cold_read(self, member: Member) -> Callable[[], None] | None:
@@ -383,6 +517,8 @@ class Group:
                     late = () if self._settling.ack_one(deliveries[0]) else deliveries
                 else:
                     late = self._settling.ack_many(deliveries)
+                if deliveries and len(self._book.members) > 1:
+                    self._has_finished(deliveries, now)
             self._journal.wake()
             if self._moves.planned:
                 self._move()
@@ -393,6 +529,14 @@ class Group:
         except BaseException as error:
             self._mend_after(error)
             raise
+
+    def _has_finished(self, deliveries: Sequence[Delivery], now: float) -> None:
+        """Of several members, one has finished something: perhaps it was all it had, or it may be pushed more."""
+        member = deliveries[0]._lot.member  # noqa: SLF001
+        if member.window is not None:
+            member.window.finished(len(deliveries), now, member.in_flight)
+        if self._waiters:
+            self._recall_for(member, now)
 
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: object = None, reason: object = None, reject: bool = False
@@ -410,7 +554,7 @@ class Group:
                     member = delivery._lot.member  # noqa: SLF001
                     released = member.release(delivery)
                     if member.hand.many:
-                        member.hand.recount(member.in_flight)
+                        member.hand.recount(member.in_hand)
                     if not released:
                         late.append(delivery)
                         continue
@@ -442,22 +586,100 @@ class Group:
 
         *delivered*: somebody had it; else it does not count as delivered either.
         """
+        self.give_back_all([delivery], delivered=delivered)
+
+    def give_back_all(self, deliveries: Iterable[Delivery], *, delivered: bool = True) -> None:
+        """The same for several, in the order in which they are given."""
+        given = False
         try:
             with self.lock:
-                lot = delivery._lot  # noqa: SLF001
-                if not lot.member.holds(delivery):
-                    return
-                lot.member.drop(delivery)
-                if not delivered:
-                    self.counters.delivered -= 1
-                    self.counters.redelivered -= delivery.attempt > 1
-                    self._leasing.undo(delivery, delivery._deadline - self._lease_s)  # noqa: SLF001
-                if lot.epoch == lot.cursor.epoch:
-                    self._settling.give_back(delivery)
-                    if self._book.ordered:
-                        self._withdraw_behind(lot.cursor, delivery.offset)
-            self._journal.wake()
-            self._waiters.wake_all()
+                for delivery in deliveries:
+                    lot = delivery._lot  # noqa: SLF001
+                    if not lot.member.holds(delivery):
+                        continue
+                    lot.member.drop(delivery)
+                    given = True
+                    if not delivered:
+                        self.counters.delivered -= 1
+                        self.counters.redelivered -= delivery.attempt > 1
+                        self._leasing.undo(delivery, delivery._deadline - self._lease_s)  # noqa: SLF001
+                    if lot.epoch == lot.cursor.epoch:
+                        self._settling.give_back(delivery)
+                        if self._book.ordered:
+                            self._withdraw_behind(lot.cursor, delivery.offset)
+            if given:
+                self._journal.wake()
+                self._waiters.wake_all()
+        except BaseException as error:
+            self._mend_after(error)
+            raise
+
+    # -- clients ----------------------------------------------------------------------------------------------------
+
+    def watch(self, member: Member, client: Client) -> None:
+        """From now on *member* is that of a *client* somewhere else, which may fall silent."""
+        with self.lock:
+            member.client = client
+            member.window = None if client.recalls or client.beats else PushWindow(member.concurrency)
+            member.patience_s = self._lease_s
+            member.silent_at = member.idle_at = self._clock.monotonic() + self._lease_s
+
+    def heard(self, member: Member, *, acting: bool = True) -> None:
+        """
+        The client of *member* was heard. *acting*: it did something for this consumer; else it is only alive.
+
+        Who let a lease end is alive perhaps, and hangs: only who acts is given messages again.
+        """
+        if member.client is not None and not member.client.beats:
+            member.patience_s = self._lease_s  # it need not be told
+        member.silent_at = self._clock.monotonic() + member.patience_s
+        if acting:
+            member.idle_at = member.silent_at
+        if member.suspended and (acting or member.suspended == SILENT):
+            try:
+                with self.lock:
+                    self._reinstate(member)
+                self._waiters.wake_all()
+            except BaseException as error:
+                self._mend_after(error)
+                raise
+
+    def _reinstate(self, member: Member) -> None:
+        """It may be given messages again."""
+        member.suspended = ""
+        member.is_recalled = False
+        if self._book.ordered and not member.closed:
+            self._book.rebalance()
+
+    def begin_leases(self, member: Member, deliveries: Iterable[Delivery]) -> None:
+        """The client of *member* has handed them to its user: their leases run from now on. Others change nothing."""
+        self._start_leases(member, deliveries)
+
+    def begin_turns(self, member: Member) -> None:
+        """
+        The client of *member*, which does not say what it has begun, was heard: the leases of the oldest that wait there run from now on.
+
+        As many as it handles at once.
+        """
+        if member.waiting and member.in_hand < member.concurrency:
+            self._start_leases(member, None)
+
+    def _start_leases(self, member: Member, deliveries: Iterable[Delivery] | None) -> None:
+        now = self._clock.monotonic()
+        try:
+            with self.lock:
+                known = self._book.deadline
+                if deliveries is None:
+                    self._settling.begin_turns(member, now, self._lease_s)
+                else:
+                    for delivery in deliveries:
+                        if member.waiting.get(key_of(delivery)) is delivery and delivery._running is False:  # noqa: SLF001
+                            self._settling.renew(delivery, now + self._lease_s, own_length=False)
+                sooner = self._book.deadline < known
+                if self._book.deadline < self._look_at:
+                    self._look_again(self._book.deadline)
+            if sooner:
+                self.wake()  # whoever waits for the next lease to end waits too long now
         except BaseException as error:
             self._mend_after(error)
             raise
@@ -467,6 +689,9 @@ class Group:
         with self.lock:
             if not is_valid(delivery):
                 raise self._expired([delivery])
+            member = delivery._lot.member  # noqa: SLF001
+            if member.waiting.get(key_of(delivery)) is delivery:
+                self._settling.renew(delivery, self._clock.monotonic() + self._lease_s, own_length=False)
             delivery._running = True  # noqa: SLF001
 
     def end(self, delivery: Delivery) -> bool:
@@ -499,6 +724,8 @@ class Group:
                 if valid:
                     self._settling.renew(delivery, now + length, own_length=seconds is not None)
                 sooner = self._book.deadline < known
+                if self._book.deadline < self._look_at:
+                    self._look_again(self._book.deadline)
             if self._moves.planned:
                 self._move()
             if sooner:
@@ -574,6 +801,10 @@ class Group:
 
     def move_failed(self, move: Move, error: PenstockError) -> None:
         """A dead letter could not be written: the message stays, and is tried again later."""
+        self._journal.soon(lambda: self._tell_move_failed(move, error))
+        self._move_again(move)
+
+    def _tell_move_failed(self, move: Move, error: PenstockError) -> None:
         _log.warning(
             "cannot dead-letter offset %d of %s/%d for group %s, trying again in %g s: %s",
             move.offset, self.topic, move.cursor.partition, self.name, MOVE_AGAIN_S, error,
@@ -582,7 +813,6 @@ class Group:
                 error=error.code,
             ),
         )  # fmt: skip
-        self._move_again(move)
 
     def _move_again(self, move: Move) -> None:
         """Nobody sees to it any more: if it is not moved by then, it is tried again later."""
@@ -595,13 +825,27 @@ class Group:
 
     def finished_by_move(self, move: Move) -> bytes:
         """The operation that finishes the source of a dead letter, for the frame that writes it."""
-        return ops.encode_finished(move.cursor.partition, self.identity, move.generation, [move.offset])[0]
+        return ops.encode_moved(move.cursor.partition, self.identity, move.generation, move.offset)
 
     def moved(self, move: Move) -> None:
-        """A dead letter was written."""
-        self.counters.dead_lettered += 1
+        """A dead letter was written; that it was is counted where its operation is carried out."""
+        left_out = _DEAD_LETTERS.let_through((self.topic, self.name))
+        if left_out is not None:
+            # Not here: this is the middle of a commit.
+            self._journal.soon(lambda: self._tell_moved(move, left_out))
         self.counters.expired_messages += move.expired
         self._waiters.wake_all()
+
+    def _tell_moved(self, move: Move, left_out: int) -> None:
+        _log.info(
+            "offset %d of %s/%d became a dead letter of group %s after %d deliveries: %s%s",
+            move.offset, self.topic, move.cursor.partition, self.name, move.failure.count, move.failure.reason or "no reason given",
+            f" ({left_out} more since the last such line)" if left_out else "",
+            extra=event(
+                "dead_lettered", topic=self.topic, group=self.name, partition=move.cursor.partition, offset=move.offset,
+                deliveries=move.failure.count, reason=move.failure.reason, left_out=left_out,
+            ),
+        )  # fmt: skip
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -666,6 +910,14 @@ class Group:
         if self._book.members:
             self._seen_us = self._clock.now_us()
         return self._seen_us
+
+    def lag(self) -> int:
+        """How many messages are not finished; the caller holds the lock."""
+        return sum(cursor.unfinished() for cursor in self.cursors)
+
+    def positions(self) -> dict[int, int]:
+        """The first offset of each partition that is not finished; the caller holds the lock."""
+        return {cursor.partition: cursor.next_offset for cursor in self.cursors}
 
     def position(self, partition: int) -> int:
         """The first offset of a partition that is not finished."""
@@ -749,8 +1001,12 @@ class Group:
             return
         if kind in (ops.FAILED, ops.FAILED_ALL):
             self._replay_failed(cursor, operation)
-        else:
-            self._replay.apply(cursor, operation)
+            return
+        if kind == ops.FINISHED and operation.flags & ops.MOVED:
+            # Once: what a snapshot has already, or a second replay tells again, is finished.
+            moved = ops.decode_bitmap(operation.body)
+            self.counters.dead_lettered += sum(offset >= cursor.scan or offset in cursor.open for offset in moved)
+        self._replay.apply(cursor, operation)
 
     def _replay_failed(self, cursor: Cursor, operation: ops.Operation) -> None:
         self._replay.failed(cursor, operation)
@@ -773,6 +1029,7 @@ class Group:
                     "settings": self.settings.to_json(),
                     "starts": [cursor.scan for cursor in self.cursors],
                     "seen_us": self.last_seen_us(),
+                    **({"dead_lettered": self.counters.dead_lettered} if self.counters.dead_lettered else {}),
                 },
             )
         ]

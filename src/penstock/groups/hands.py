@@ -32,9 +32,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock import threads as threading
 from penstock.groups.delivery import PARTITION_BITS
 
 if TYPE_CHECKING:

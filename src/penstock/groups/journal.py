@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.groups.cursor import Cursor
+    from penstock.groups.deadlines import Looked
     from penstock.groups.hands import Hand
 
 Suspect = tuple[int, int, int]
@@ -51,6 +52,14 @@ class Journal(Protocol):
 
     def release_hand(self, hand: Hand) -> None:
         """The member has left, and holds nothing."""
+        ...
+
+    def look_at(self, moment: float, group: Looked) -> None:
+        """Call the *group*'s `look` at that *moment* of the monotonic clock."""
+        ...
+
+    def soon(self, errand: Callable[[], None]) -> None:
+        """Run *errand* soon, in a thread that no commit waits for."""
         ...
 
     def wake(self) -> None:

@@ -64,10 +64,15 @@ class Leasing:
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
-    def hand_out(self, member: Member, count: int, deadline: float, found: list[Delivery]) -> bool:
-        """Hand out of the member's lots; True if the last one is a suspect, whose beginning must be made durable."""
-        book, handed, lots = self._book, member.handed, member.lots
-        count = min(count, member.prefetch - len(handed) - len(member.extended))
+    def hand_out(self, member: Member, count: int, deadline: float, found: list[Delivery], *, pushed: bool = False) -> bool:
+        """
+        Hand out of the member's lots; True if the last one is a suspect, whose beginning must be made durable.
+
+        *pushed*: to a client, where they wait for their turn; their leases do not run yet.
+        """
+        book, lots = self._book, member.lots
+        handed = member.waiting if pushed else member.handed
+        count = min(count, member.prefetch - member.in_flight)
         while lots and count > 0:
             lot = lots[0]
             cursor = lot.cursor
@@ -77,7 +82,7 @@ class Leasing:
                 lots.popleft()
                 continue
             if cursor.suspects or cursor.failures.offsets or lot.shift is None:
-                taken = self._hand_out_carefully(member, lot, count, deadline, found)
+                taken = self._hand_out_carefully(member, lot, count, deadline, found, pushed=pushed)
                 if taken < 0:
                     return True
                 if taken == 0 and lot.index < lot.stop:
@@ -93,15 +98,16 @@ class Leasing:
                     # First: whoever is interrupted knows by it what nobody got.
                     found.append(delivery)
                     handed[offset << PARTITION_BITS | partition] = delivery
-                key = (index + shift) << PARTITION_BITS | partition
-                hand = member.hand
-                if stop - index == 1 and hand.first == EMPTY:
-                    # As `pick_up`: for each message that is taken alone.
-                    hand.first = key
-                    hand.words[hand.first_at] = key + 1  # type: ignore[index]  # where a word is empty there are words
-                else:
-                    hand.pick_up(key, stop - index)
-                book.deadline = min(book.deadline, deadline)
+                if not pushed:
+                    key = (index + shift) << PARTITION_BITS | partition
+                    hand = member.hand
+                    if stop - index == 1 and hand.first == EMPTY:
+                        # As `pick_up`: for each message that is taken alone.
+                        hand.first = key
+                        hand.words[hand.first_at] = key + 1  # type: ignore[index]  # where a word is empty there are words
+                    else:
+                        hand.pick_up(key, stop - index)
+                    book.deadline = min(book.deadline, deadline)
                 lot.index = stop
                 taken = stop - index
                 count -= taken
@@ -114,7 +120,9 @@ class Leasing:
     def undo(self, delivery: Delivery, handed_s: float) -> None:
         """Nobody got what was handed out at *handed_s*; for who keeps times."""
 
-    def _hand_out_carefully(self, member: Member, lot: Lot, count: int, deadline: float, found: list[Delivery]) -> int:
+    def _hand_out_carefully(
+        self, member: Member, lot: Lot, count: int, deadline: float, found: list[Delivery], *, pushed: bool
+    ) -> int:
         """
         The same, looking at each message.
 
@@ -147,12 +155,15 @@ class Leasing:
                 continue  # finished meanwhile, by a commit
             key = offset << PARTITION_BITS | cursor.partition
             found.append(delivery)
-            member.handed[key] = delivery
-            member.hand.pick_up(key)
+            if pushed:
+                member.waiting[key] = delivery
+            else:
+                member.handed[key] = delivery
+                member.hand.pick_up(key)
+                book.deadline = min(book.deadline, deadline)
             taken += 1
             book.counters.delivered += 1
             book.counters.redelivered += attempt > 1 or suspect
-            book.deadline = min(book.deadline, deadline)
             if suspect:
                 if lot.index >= lot.stop:
                     member.lots.popleft()
@@ -175,7 +186,7 @@ class Leasing:
             return False
         rota = book.rota_of(member)
         if len(book.members) > 1 and not book.ordered:
-            room = _share(room, rota, len(book.members))
+            room = _share(room, rota, self._sharers(member))
         leased = False
         self._passes = 0
         for _ in range(len(rota)):
@@ -195,6 +206,14 @@ class Leasing:
         if not leased and not book.ordered and len(book.members) > 1:
             leased = self._steal(member)
         return leased
+
+    def _sharers(self, member: Member) -> int:
+        """How many members share what there is: all of them, or, where messages are pushed, those who wait for them and are idle."""
+        book = self._book
+        idle = 0 if member.client is None else len(book.waiters.hungry(member))
+        if idle or (member.client is not None and member.is_hungry):
+            return idle + 1
+        return max(1, sum([not one.suspended for one in book.members.values()]))
 
     def _lease_of(self, cursor: Cursor, member: Member, room: int, room_bytes: int) -> tuple[int, int]:
         """Lease up to *room* messages of one partition, about *room_bytes* of them; returns how much of both it took."""
@@ -495,7 +514,7 @@ class Leasing:
         if room <= 0 or room_bytes <= 0 or not rota:
             return False
         if len(book.members) > 1:
-            room = _share(room, rota, len(book.members))
+            room = _share(room, rota, self._sharers(member))
         cursors = list(rota)
         leased = False
         failed: PenstockError | None = None

@@ -79,6 +79,7 @@ class Mending:
         book = self._book
         member.lots.clear()
         member.handed, member.extended = {}, {}
+        member.waiting.clear()
         book.journal.release_hand(member.hand)
         book.journal.note(ops.encode_left(book.identity, member.identity))
         del book.members[member.identity]
@@ -120,7 +121,7 @@ def _count_anew(member: Member, held: dict[Cursor, BitMap64]) -> None:
     member.lots.clear()
     member.buffered = member.held_bytes = 0
     member.starved = member.passing = False
-    for table in (member.extended, member.handed):
+    for table in (member.extended, member.handed, member.waiting):
         for key, delivery in list(table.items()):
             lot, offset = delivery._lot, delivery.offset  # noqa: SLF001
             if lot.epoch != lot.cursor.epoch or offset not in lot.cursor.open or offset in held[lot.cursor]:

@@ -4,10 +4,12 @@ What groups write into the journal.
 ```
 operation: kind u8, flags u8, partition u16, group id u32, generation u32, body length u32, then the body
   1 made        JSON: topic id, topic, name, settings, the offset at which each partition begins, in snapshots when it last had a member
+                and how many of its messages became dead letters
   2 configured  JSON: settings
   3 deleted     JSON: nothing
   4 leased      member u64, concurrency u32, ranges u32, then (start u64, end u64) each
   5 finished    a 64-bit roaring bitmap of offsets
+                flags 2: they became dead letters, and count as such
   6 failed      offset u64, due_us i64, first_s u32, last_s u32, count u32, reason (utf-8)
                 flags 1: it is to become a dead letter
   7 returned    member u64, concurrency u32, ranges u32, then (start u64, end u64) each: not counted as deliveries
@@ -69,6 +71,8 @@ OFFSET_MAX = (1 << 62) - 1
 SPAN_MAX = 1 << 32
 """No operation leases or finishes more offsets at once: beyond that it is no operation but damage, which must not cost memory."""
 _CONDEMNED = 1
+MOVED = 2
+"""A flag of finished operations: the offsets became dead letters, and count as such. Earlier versions pass over it."""
 FINISHED_PER_OPERATION = 4_096
 RANGES_PER_OPERATION = 64
 
@@ -136,10 +140,21 @@ def encode_finished(partition: int, group_id: int, generation: int, offsets: Seq
     ]
 
 
+def encode_moved(partition: int, group_id: int, generation: int, offset: int) -> bytes:
+    """A finished operation of one offset that became a dead letter."""
+    [operation] = encode_finished(partition, group_id, generation, (offset,))
+    return operation[:1] + bytes([MOVED]) + operation[2:]
+
+
+def _u32(seconds: int) -> int:
+    """Seconds since 1970, of a clock that may stand before that, or behind 2106: then they are the first or the last that there are."""
+    return min(max(seconds, 0), 0xFFFF_FFFF)
+
+
 def encode_failed(partition: int, group_id: int, generation: int, failed: Failed) -> bytes:
     """A failed operation."""
     offset, due_us, first_s, last_s, count, reason, condemned = failed
-    body = _FAILED.pack(offset, due_us, first_s, last_s, count) + reason.encode(errors="replace")
+    body = _FAILED.pack(offset, due_us, _u32(first_s), _u32(last_s), count) + reason.encode(errors="replace")
     return _encode(FAILED, partition, group_id, generation, body, _CONDEMNED if condemned else 0)
 
 
@@ -180,7 +195,12 @@ def encode_failed_all(
     """A failed-all operation."""
     _, due_us, first_s, last_s, count, reason, condemned = failed
     text = reason.encode(errors="replace")
-    body = _FAILED.pack(0, due_us, first_s, last_s, count) + _U32.pack(len(text)) + text + BitMap64(offsets).serialize()
+    body = (
+        _FAILED.pack(0, due_us, _u32(first_s), _u32(last_s), count)
+        + _U32.pack(len(text))
+        + text
+        + BitMap64(offsets).serialize()
+    )
     return _encode(FAILED_ALL, partition, group_id, generation, body, _CONDEMNED if condemned else 0)
 
 

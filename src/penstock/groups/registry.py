@@ -9,13 +9,16 @@ group, dead letters, transactions) are entries of a ticket, and change the memor
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, StorageFailed, TopicNotFound, Unavailable
+from penstock import threads as threading
+from penstock.errors import BadBytes, BadSetting, Closed, GroupNotFound, LimitReached, TopicNotFound, Unavailable
 from penstock.groups import operations as ops
+from penstock.groups.dead_letters import BOX_GROUP, is_dead_letter_topic
+from penstock.groups.deadlines import Deadlines
 from penstock.groups.group import Group
 from penstock.groups.hands import Hand, HandsBefore
+from penstock.groups.letters import LetterGroup
 from penstock.settings import GroupSettings
 from penstock.volume.tickets import Other
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
+    from penstock.groups.deadlines import Looked
     from penstock.groups.hands import Hands
     from penstock.groups.journal import Suspect
     from penstock.log.partition_log import PartitionLog
@@ -40,12 +44,16 @@ _OF_THE_REGISTRY = frozenset([ops.MADE, ops.CONFIGURED, ops.DELETED, ops.NEXT_ID
 
 
 class _Mark:
-    """A place in the list of operations; `taken` once a frame has all that was noted before it."""
+    """
+    A place in the list of operations; `durable` once all that was noted before it is.
 
-    __slots__ = ("taken",)
+    Not once a frame has taken it: the thread that waits may look between that and the sync, while another thread leads.
+    """
+
+    __slots__ = ("durable",)
 
     def __init__(self) -> None:
-        self.taken = False
+        self.durable = False
 
 
 class _Barrier:
@@ -70,6 +78,8 @@ class Groups:
         self._by_topic: dict[bytes, dict[str, Group]] = {}
         self._next_id = 1
         self._noted: list[bytes | tuple[Cursor, int, int, Sequence[int]] | _Mark | _Barrier] = []
+        self._marks_taken: list[_Mark] = []
+        """Of the frame that is under way; only the cycle's leader touches it."""
         self._make_lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._volume: Volume | None = None
@@ -88,6 +98,7 @@ class Groups:
         self._suspects_out: set[Suspect] = set()
         self._suspect_lock = threading.Lock()
         self._hands: Hands | None = None
+        self._deadlines = Deadlines(clock)
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -110,12 +121,15 @@ class Groups:
         self._logs_of = logs_of
         self._mover = mover
         self._background = background
+        if background:
+            self._deadlines.start()
         self._careful = not volume.was_closed_in_order
         for group in self._by_id.values():
             group.attach(logs_of(group.topic_id), self._clock, mover, careful=self._careful)
 
     def stop(self) -> None:
         """All members have left. No more flushing in the background; closing the volume commits what is left."""
+        self._deadlines.stop()
         with self._start_lock:
             self._stop = True
             self._wake_up()
@@ -220,7 +234,7 @@ class Groups:
                     break  # a snapshot has what comes before it, and not what comes after
             else:
                 assert isinstance(entry, _Mark)
-                entry.taken = True
+                self._marks_taken.append(entry)
             count += 1
         del noted[:count]
         if not operations:
@@ -230,12 +244,20 @@ class Groups:
         self._taken += operations
         return b"".join([ops.encode_offset(ops.NOTED, 0, 0, 0, self._taken), *parts])
 
+    def committed(self) -> None:
+        """See `Layer`. Called by the cycle's leader only."""
+        if self._marks_taken:
+            for mark in self._marks_taken:
+                mark.durable = True
+            self._marks_taken = []
+
     def snapshot(self) -> bytes:
         """See `Layer`."""
         groups = [group for _, group in sorted(self._by_id.items())]
         with contextlib.ExitStack() as locks:
             # All at one moment: each operation that is noted is either in the snapshot of its group or behind the barrier.
-            for group in groups:
+            # Boxes last: groups over dead letters take their locks under their own.
+            for group in sorted(groups, key=lambda group: group.name == BOX_GROUP):
                 locks.enter_context(group.lock)
             noted = self._taken + sum(type(entry) is not _Mark and type(entry) is not _Barrier for entry in self._noted)
             if self._noted:
@@ -250,14 +272,16 @@ class Groups:
             topic_id, topic, name = bytes.fromhex(values["topic_id"]), str(values["topic"]), str(values["name"])
             settings = _settings(values["settings"])
             starts = [int(start) for start in values["starts"]]
-            seen_us = int(values.get("seen_us", 0))
+            seen_us, dead_lettered = int(values.get("seen_us", 0)), int(values.get("dead_lettered", 0))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadBytes("group", f"{type(error).__name__}: {error}") from None
         if not all(0 <= start <= ops.OFFSET_MAX for start in starts):
             raise BadBytes("group", "begins at what is no offset")
         if operation.group_id in self._by_id:
             return
-        group = Group(operation.group_id, topic_id, topic, name, settings, starts, self, seen_us)
+        kind = LetterGroup if is_dead_letter_topic(topic) and name != BOX_GROUP else Group
+        group = kind(operation.group_id, topic_id, topic, name, settings, starts, self, seen_us)
+        group.counters.dead_lettered = dead_lettered
         if self._logs_of is not None and self._mover is not None:
             # Its topic may have been deleted since somebody asked for the group: then there is none, now or after recovery.
             logs = self._logs_of(topic_id)
@@ -306,6 +330,18 @@ class Groups:
                 self._awake = False  # Ctrl-C: the next one wakes it
                 raise
 
+    def look_at(self, moment: float, group: Looked) -> None:
+        """See `Journal`."""
+        self._deadlines.add(moment, group)
+
+    def soon(self, errand: Callable[[], None]) -> None:
+        """See `Journal`."""
+        self._deadlines.soon(errand)
+
+    def look_at_deadlines(self) -> None:
+        """Let leases end whose time is over: for stores that do nothing in the background."""
+        self._deadlines.look()
+
     def _wake_up(self) -> None:
         with contextlib.suppress(RuntimeError):  # it was woken already
             self._wake.release()
@@ -319,17 +355,22 @@ class Groups:
 
     def _flush_forever(self) -> None:
         pause = threading.Event()
+        assert self._volume is not None
         while not self._stop:
             self._wake.acquire()
             pause.wait(FLUSH_SECONDS)
             self._awake = False
             while self._noted and not self._stop:
                 try:
-                    assert self._volume is not None
                     self._volume.commit_pending().wait()
                 except Unavailable:  # a full disk, or no descriptors
                     pause.wait(RETRY_SECONDS)
-                except (StorageFailed, Closed):
+                except Closed:
+                    return
+                except Exception:
+                    # The disk failed: those who use the store are told by their own calls, and the log by the committer.
+                    if self._volume.failure is None:
+                        raise
                     return  # What was not committed is delivered again after reopening.
 
     def flush(self) -> None:
@@ -337,11 +378,9 @@ class Groups:
         assert self._volume is not None
         mark = _Mark()
         self._noted.append(mark)
-        while True:
-            # Also if a frame has taken it already: that one may still wait for the disk, and this one comes after it.
+        # A frame takes what fits, and stops at a snapshot's barrier: there may be several before the one that takes the mark.
+        while not mark.durable:
             self._volume.commit_changes(())
-            if mark.taken:
-                return
 
     # -- hands ------------------------------------------------------------------------------------------------------
 
@@ -409,18 +448,21 @@ class Groups:
         name: str,
         choose: Callable[[Group | None], GroupSettings],
         starts: Callable[[], list[int]],
+        most: int | None = None,
     ) -> Group:
         """
-        The group of that name, made if it is not there. Durable when it returns.
+        The group of that name, made if it is not there and the topic has less than *most*. Durable when it returns.
 
         It works from now on by what *choose* says, which is given the group if it is there, and whose settings nobody changes meanwhile.
 
-        Raises `TopicNotFound` if the topic is deleted meanwhile.
+        Raises `TopicNotFound` if the topic is deleted meanwhile, and `LimitReached`.
         """
         with self._make_lock:
             group = self._by_name.get((topic_id, name))
             settings = choose(group)
             if group is None:
+                if most is not None and len(self.of_topic(topic_id)) >= most:
+                    raise LimitReached(f"groups of topic {topic!r}", most, "topic_groups_max")
                 identity = self._next_id
                 self._next_id += 1
                 document = {

@@ -15,6 +15,7 @@ from penstock.groups import operations as ops
 from penstock.groups.dead_letters import is_dead_letter_topic
 from penstock.groups.delivery import COMMITTING, PARTITION_BITS, Lot
 from penstock.groups.failures import Failure
+from penstock.groups.member import LATE, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.groups.book import Book
     from penstock.groups.cursor import Cursor
     from penstock.groups.delivery import Delivery
+    from penstock.groups.member import Member
     from penstock.groups.moves import Moves
     from penstock.groups.reservation import Place
     from penstock.settings import GroupSettings
@@ -48,7 +50,7 @@ class Settling:
         member, cursor = lot.member, lot.cursor
         released = member.release(delivery)
         if member.hand.many:
-            member.hand.recount(member.in_flight)
+            member.hand.recount(member.in_hand)
         if not released:
             return False
         book = self._book
@@ -78,15 +80,19 @@ class Settling:
             if lot is not last:
                 last = lot
                 member, partition, each = lot.member, lot.partition, lot.each
-                handed, hand = member.handed, member.hand
+                handed, waiting, hand = member.handed, member.waiting, member.hand
                 # If no word names any of the member's messages, and its lot is not void, there is little to do for each of them.
                 plain = lot.epoch == lot.cursor.epoch and hand.first < 0 and not hand.others
                 offsets = by_cursor.setdefault(lot.cursor, [])
             offset = delivery.offset
             key = offset << PARTITION_BITS | partition
-            if plain and handed.get(key) is delivery and delivery._running is False:  # noqa: SLF001
+            if plain and delivery._running is False and handed.get(key) is delivery:  # noqa: SLF001
                 # As `Member.release`.
                 del handed[key]
+                member.held_bytes -= each
+                offsets.append(offset)
+            elif plain and delivery._running is False and waiting.get(key) is delivery:  # noqa: SLF001
+                del waiting[key]
                 member.held_bytes -= each
                 offsets.append(offset)
             elif member.release(delivery):
@@ -115,7 +121,7 @@ class Settling:
                 book.hand_over_if_idle(cursor)
         for one in book.members.values():
             if one.hand.many:
-                one.hand.recount(one.in_flight)
+                one.hand.recount(one.in_hand)
         if any(one.starved for one in book.members.values()):
             for one in book.members.values():
                 one.starved = False
@@ -174,19 +180,24 @@ class Settling:
             return
         kept = []
         withdrawn = []
-        for table in (member.handed, member.extended):
+        revoked = []
+        for table in (member.handed, member.extended, member.waiting):
             for key, delivery in list(table.items()):
                 if delivery._lot.cursor is cursor and delivery._lot.epoch == cursor.epoch:  # noqa: SLF001
                     if delivery.offset > offset and delivery._running is not COMMITTING:  # noqa: SLF001
                         del table[key]
-                        member.hand.put_down(key)
                         member.held_bytes -= delivery._lot.each  # noqa: SLF001
                         book.make_ready(cursor, delivery.offset)
                         withdrawn.append(delivery.offset)
+                        if table is member.waiting:
+                            revoked.append(delivery)
+                        else:
+                            member.hand.put_down(key)
                     else:
                         kept.append(delivery)
         if withdrawn:
             book.note_ranges(ops.RETURNED, cursor, member, ops.ranges_of(sorted(withdrawn)))
+        book.tell_revoked(member, revoked)
         book.return_lots(member, of=cursor)
         cursor.ready &= cursor.open
         cursor.epoch += 1
@@ -204,8 +215,12 @@ class Settling:
         """Its lease ends at *deadline*; *own_length*: not as long after now as others."""
         member = delivery._lot.member  # noqa: SLF001
         key = delivery.offset << PARTITION_BITS | delivery.partition
-        # It stays in the member's hand, and goes to the end of its table.
-        del (member.handed if member.handed.get(key) is delivery else member.extended)[key]
+        if member.waiting.get(key) is delivery:
+            del member.waiting[key]
+            member.hand.pick_up(key)
+        else:
+            # It stays in the member's hand, and goes to the end of its table.
+            del (member.handed if member.handed.get(key) is delivery else member.extended)[key]
         delivery._deadline = deadline  # noqa: SLF001
         table = member.extended if own_length else member.handed
         table[key] = delivery
@@ -219,7 +234,10 @@ class Settling:
         """
         book = self._book
         earliest = math.inf
+        suspended = False
         for member in list(book.members.values()):
+            if member.waiting and member.silent_at <= now:
+                suspended |= self._suspend(member, SILENT)
             ended = []
             for delivery in member.handed.values():
                 if delivery._deadline > now:  # noqa: SLF001
@@ -230,21 +248,50 @@ class Settling:
                 if not member.holds(delivery):
                     continue  # withdrawn with one before it
                 if delivery._running:  # noqa: SLF001
-                    self.renew(delivery, now + lease_s, own_length=False)
-                    continue
+                    if delivery._running is COMMITTING or member.client is None or not member.client.beats:  # noqa: SLF001
+                        self.renew(delivery, now + lease_s, own_length=False)
+                        continue
+                    if member.silent_at > now:
+                        # As long as its client is heard.
+                        self.renew(delivery, member.silent_at, own_length=True)
+                        continue
                 member.drop(delivery)
                 lot = delivery._lot  # noqa: SLF001
                 if lot.epoch == lot.cursor.epoch:
                     book.counters.expired += 1
+                    # It may be in the buffer still, where the client does not say what its user has.
+                    book.tell_revoked(member, [delivery])
                     yield delivery
+                if member.client is not None and member.idle_at <= now:
+                    # It did nothing else meanwhile: who is busy with others goes on.
+                    suspended |= self._suspend(member, LATE)
                 if member.starved:
                     member.starved = False
             if member.handed:
                 earliest = min(earliest, next(iter(member.handed.values()))._deadline)  # noqa: SLF001
             for delivery in member.extended.values():
                 earliest = min(earliest, delivery._deadline)  # noqa: SLF001
+            if member.waiting:
+                earliest = min(earliest, member.silent_at)
+        if suspended and book.ordered:
+            book.rebalance()
         book.hand_over_all_idle()
         book.deadline = earliest
+
+    def _suspend(self, member: Member, why: str) -> bool:
+        """Give *member* nothing more until its client is heard, and take back what waits there, uncounted. False if it is so already."""
+        if member.suspended and not member.waiting:
+            return False
+        member.suspended = why
+        self._book.return_waiting(member)
+        self._book.return_lots(member)
+        self._book.waiters.wake_all()
+        return True
+
+    def begin_turns(self, member: Member, now: float, lease_s: float) -> None:
+        """The leases of the oldest messages that wait with its client run, as many as it handles at once."""
+        while member.waiting and member.in_hand < member.concurrency:
+            self.renew(next(iter(member.waiting.values())), now + lease_s, own_length=False)
 
     # -- transactions -----------------------------------------------------------------------------------------------
 

@@ -43,7 +43,10 @@ def cursor_operations(group_id: int, cursor: Cursor, now: float, now_us: int) ->
 def member_operations(group_id: int, member: Member) -> list[bytes]:
     """The operations that say what a member holds."""
     # In the order in which they were leased: that tells which are the oldest, if the process dies.
-    deliveries = sorted([*member.handed.values(), *member.extended.values()], key=lambda one: (one._lot.number, one._index))  # noqa: SLF001
+    deliveries = sorted(
+        [*member.handed.values(), *member.extended.values(), *member.waiting.values()],
+        key=lambda one: (one._lot.number, one._index),  # noqa: SLF001
+    )
     held: list[tuple[Cursor, int]] = [
         (delivery._lot.cursor, delivery.offset)  # noqa: SLF001
         for delivery in deliveries

@@ -32,7 +32,8 @@ class Checkpoints:
         self.previous: Checkpoint | None = None
         self.latest: Checkpoint | None = None
         self._rows: tuple[dict[int, LogRow], dict[int, LogRow]] = ({}, {})
-        self.problems: list[str] = []
+        self.problems: list[tuple[str, str]] = []
+        """The files that could not be read, and why."""
 
     def load(self) -> Checkpoint:
         """
@@ -51,11 +52,11 @@ class Checkpoints:
                 if checkpoint.store_id != self._store_id:
                     raise BadBytes("checkpoint", "belongs to another store")
             except BadBytes as error:
-                self.problems.append(f"{path}: {error}")
+                self.problems.append((path, str(error)))
                 continue
             found.append(checkpoint)
         if not found:
-            reason = "; ".join(self.problems) or "both checkpoint files are missing"
+            reason = "; ".join([f"{path}: {problem}" for path, problem in self.problems]) or "both checkpoint files are missing"
             raise MissingData(os.path.join(self._directory, NAMES[0]), f"no checkpoint can be read ({reason})")
         found.sort(key=lambda checkpoint: checkpoint.generation)
         self.latest = found[-1]

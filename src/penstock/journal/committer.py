@@ -19,10 +19,13 @@ answered with `OutcomeUnknown`, all others with `StorageFailed`, until the store
 from __future__ import annotations
 
 import contextlib
-import threading
+import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock import threads as threading
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed
+from penstock.interrupts import Held
+from penstock.log_events import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.journal.journal import Journal
     from penstock.journal.ticket import Ticket
 
+
+_log = logging.getLogger("penstock")
 
 DOZE_SECONDS = 0.001
 """How much later a ticket that nobody waits for may be committed, so that those who wait can lead undisturbed."""
@@ -137,13 +142,15 @@ class Committer:
 
     def help(self, ticket: Ticket) -> None:
         """Lead cycles until *ticket* is done, unless another thread leads."""
-        while not ticket.done and self._cycle_lock.acquire(blocking=False):
-            try:
-                self._cycle()
-            finally:
-                self._cycle_lock.release()
-        if self._pending:
-            self.hand_on()
+        with Held():
+            # Ctrl-C comes before or after: neither may a cycle stop half-way, nor the lock be held by nobody.
+            while not ticket.done and self._cycle_lock.acquire(blocking=False):
+                try:
+                    self._cycle()
+                finally:
+                    self._cycle_lock.release()
+            if self._pending:
+                self.hand_on()
 
     def hand_on(self) -> None:
         """Somebody must run the next cycle: a thread that waits for it if there is one, else the background thread."""
@@ -199,7 +206,7 @@ class Committer:
             self._refuse(self._take())
             return
         except BaseException as error:
-            # A bug, or a signal in the middle of a commit: what the logs hold is not known any more, so stop.
+            # A bug, or what was put into this thread from another one: what the logs hold is not known any more, so stop.
             self.poison(f"{type(error).__name__}: {error}")
             self._participant.abandon()
             for ticket in tickets:
@@ -214,7 +221,7 @@ class Committer:
             for ticket in prepared.tickets:
                 ticket.finish()
         except BaseException:
-            # Ctrl-C in the leading thread: they are all committed, so all are told.
+            # They are all committed, so all are told.
             for ticket in prepared.tickets:
                 if not ticket.done:
                     ticket.finish()
@@ -246,9 +253,13 @@ class Committer:
                 ticket.finish(error)
 
     def poison(self, reason: str) -> None:
-        """Take no more writes; the first reason is kept."""
+        """Take no more writes; the first reason is kept, and told in the log."""
         if self.failure is None:
             self.failure = reason
+            _log.error(
+                "the store in %s takes no more writes until it is opened again: %s", self._name, reason,
+                extra=event("storage_failed", path=self._name, reason=reason),
+            )  # fmt: skip
 
     # -- the background thread --------------------------------------------------------------------------------------
 
@@ -302,10 +313,23 @@ class Committer:
             if self._pending:
                 self.hand_on()
 
+    @contextlib.contextmanager
+    def try_quiesce(self) -> Iterator[bool]:
+        """Like `quiesce`, for a thread that must not wait: whether cycles are held back."""
+        if not self._cycle_lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._cycle_lock.release()
+            if self._pending:
+                self.hand_on()
+
     def drain(self) -> None:
         """Commit all that waits, in the calling thread."""
         while self._pending:
-            with self._cycle_lock:
+            with Held(), self._cycle_lock:
                 self._cycle()
 
     def close(self) -> None:
@@ -316,7 +340,7 @@ class Committer:
         if thread is not None:
             self._wake_up()
             thread.join()
-        with self._cycle_lock:
+        with Held(), self._cycle_lock:
             while self._pending:
                 self._cycle()
             self._stopped = True

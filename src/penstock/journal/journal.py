@@ -11,6 +11,9 @@ A file gets its final name only when it is whole: it is made (or recycled) under
 is synced, renamed, and the folder is synced. So a `.wal` file without a valid header is damage and never "not begun yet".
 The next file is prepared in the background before it is needed.
 
+Files are used again: one that no checkpoint needs any more is kept as the next one (`.spare`). So a store at rest has two of them, and on
+a full disk it goes on with these two for ever. Where there is none to use again, and no room for a whole file, a shorter one is made.
+
 Replay reads frames in order of their numbers. Where no valid frame with the next number lies, the journal ends, and then it
 must be shown that nothing valid lies behind: a frame with a higher number anywhere later means that an acknowledged frame
 is gone, and that is reported as damage and not passed over.
@@ -21,11 +24,11 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock import threads as threading
 from penstock.errors import BadBytes, DamagedFile, MissingData
-from penstock.files import write_fully
+from penstock.files import is_full, write_fully
 from penstock.format.frame import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -48,6 +51,8 @@ SPARE_SUFFIX = ".spare"
 NEW_SUFFIX = ".new"
 SPARES_KEPT = 1
 _AHEAD_BYTES = 1024 * 1024
+_SHORT_BYTES = 1024 * 1024
+"""The shortest file that is made on a full disk, if a whole one is not shorter."""
 
 
 def file_name(sequence: int) -> str:
@@ -63,13 +68,17 @@ class Replayed(NamedTuple):
 
 
 class _OpenFile:
-    __slots__ = ("file", "header", "position", "written_end")
+    __slots__ = ("file", "header", "position", "size", "written_end")
 
-    def __init__(self, file: File, header: JournalFileHeader, written_end: int) -> None:
+    def __init__(self, file: File, header: JournalFileHeader, size: int, written_end: int) -> None:
         self.file = file
         self.header = header
         self.position = JOURNAL_HEADER_BYTES
+        self.size = size
         self.written_end = written_end
+
+    def has_room(self, frame_bytes: int) -> bool:
+        return self.position + frame_bytes + FRAME_HEADER_BYTES <= self.size
 
 
 class Journal:
@@ -83,7 +92,7 @@ class Journal:
     def __init__(self, files: FileSystem, directory: str, store_id: bytes, file_bytes: int, *, read_only: bool = False) -> None:
         self._read_only = read_only
         self._files = files
-        self._directory = directory
+        self._directory = self.directory = directory
         self._store_id = store_id
         self._file_bytes = file_bytes
         self._current: _OpenFile | None = None
@@ -195,13 +204,25 @@ class Journal:
         return view, header
 
     def _list_files(self) -> list[int]:
-        return sorted(
-            int(name[: -len(SUFFIX)])
-            for name in self._files.list_directory(self._directory)
-            if name.endswith(SUFFIX) and name[: -len(SUFFIX)].isdecimal()
-        )
+        try:
+            names = self._files.list_directory(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingData(self._directory, "the folder of the journal is missing") from None
+        return sorted(int(name[: -len(SUFFIX)]) for name in names if name.endswith(SUFFIX) and name[: -len(SUFFIX)].isdecimal())
 
     # -- writing ----------------------------------------------------------------------------------------------------
+
+    def find_files(self, number: int) -> list[int]:
+        """Replay is done, and the last frame had *number*: take note of the files that are there, and return their sequence numbers."""
+        self.number = number
+        self._kept = self._list_files()
+        self._last_sequence = max([self._last_sequence, *self._kept])
+        return list(self._kept)
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether there is a file that the next one can be made of."""
+        return self._take_spare() is not None
 
     def start(self, number: int) -> None:
         """
@@ -209,10 +230,7 @@ class Journal:
 
         Files found on disk are never appended to: what a crash left at their end stays as it was.
         """
-        self.number = number
-        sequences = self._list_files()
-        self._last_sequence = max([self._last_sequence, *sequences])
-        self._kept = sequences
+        self.find_files(number)
         self._current = self._make_file()
 
     def append(self, time_us: int, entries: int, parts: list[Buffer]) -> int:
@@ -224,14 +242,14 @@ class Journal:
         current = self._current
         assert current is not None
         data = encode_frame(self.number + 1, current.header.file_uid, time_us, entries, parts)
-        if current.position + len(data) > self._file_bytes:
+        if current.position + len(data) > current.size:
             self._switch()
             return self.append(time_us, entries, parts)
         length = len(data)
         if current.position + length > current.written_end:
             # The first write into a reserved block changes the file's block map, and syncing that is dear. So zeros are
             # written far ahead together with a frame now and then, and all other frames overwrite them.
-            current.written_end = min(current.position + length + _AHEAD_BYTES, self._file_bytes)
+            current.written_end = min(current.position + length + _AHEAD_BYTES, current.size)
             data += bytes(current.written_end - current.position - length)
         write_fully(current.file, data, current.position)
         current.position += length
@@ -241,9 +259,11 @@ class Journal:
 
     def has_room(self, frame_bytes: int) -> bool:
         """Whether a frame of this length can be written without making a new file first."""
-        current = self._current
+        current, following = self._current, self._next
         assert current is not None
-        return current.position + frame_bytes + FRAME_HEADER_BYTES <= self._file_bytes or self._next is not None
+        return current.has_room(frame_bytes) or (
+            current.position > JOURNAL_HEADER_BYTES and following is not None and following.has_room(frame_bytes)
+        )
 
     def sync(self) -> None:
         """Make all frames written so far durable. Raises `OSError`, after which nothing may be acknowledged any more."""
@@ -265,19 +285,54 @@ class Journal:
         self._kept.append(finished.header.sequence)
         self._current = following
 
-    def prepare_next(self) -> None:
-        """Make the next file ahead of its need. Raises `OSError`; nothing is changed then."""
+    def prepare_next(self, frame_bytes: int = 0) -> None:
+        """
+        Make the next file ahead of its need, or let a short one grow, so that there is room for a frame of this length.
+
+        Only the leader of a cycle names a length. Raises `OSError`; nothing is changed then.
+        """
         with self._file_lock:
-            if self._next is None:
-                self._next = self._make_file()
+            current = self._current
+            if frame_bytes and current is not None and current.position == JOURNAL_HEADER_BYTES:
+                # A file without a frame is never followed by another one: replay would take it for the end.
+                self._grow(current, frame_bytes)
+            elif self._next is None:
+                self._next = self._make_file(frame_bytes)
+            elif not self._next.has_room(frame_bytes):
+                self._grow(self._next, frame_bytes)
+
+    def _grow(self, short: _OpenFile, frame_bytes: int) -> None:
+        least = short.position + frame_bytes + FRAME_HEADER_BYTES
+        try:
+            size = max(self._file_bytes, least)
+            short.file.reserve(0, size)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            size = least
+            short.file.reserve(0, size)
+        short.file.truncate(size)
+        short.size = size
 
     @property
     def wants_next(self) -> bool:
         """Whether the file that takes frames is half full and the next one is not made yet."""
         current = self._current
-        return self._next is None and current is not None and current.position * 2 > self._file_bytes
+        return self._next is None and current is not None and current.position * 2 > current.size
 
-    def _make_file(self) -> _OpenFile:
+    def _make_file(self, frame_bytes: int = 0) -> _OpenFile:
+        """A new file with room for a frame of this length: a whole one, or a shorter one where there is no room. Raises `OSError`."""
+        least = min(max(_SHORT_BYTES, JOURNAL_HEADER_BYTES + frame_bytes + FRAME_HEADER_BYTES), self._file_bytes)
+        size = self._file_bytes
+        while True:
+            try:
+                return self._make_file_of(size)
+            except OSError as error:
+                if not is_full(error) or size <= least:
+                    raise
+                size = max(size // 2, least)
+
+    def _make_file_of(self, size: int) -> _OpenFile:
         sequence = self._last_sequence + 1
         final = os.path.join(self._directory, file_name(sequence))
         path = final + NEW_SUFFIX
@@ -291,11 +346,12 @@ class Journal:
         else:
             file = self._files.create(path)
         try:
-            written_end = self._file_bytes
-            if file.size() != self._file_bytes:
-                file.truncate(self._file_bytes)
-                file.reserve(0, self._file_bytes)
+            written_end = size
+            if file.size() != size:
+                file.truncate(size)
                 written_end = 0
+            # One that is used again has its blocks, unless it is a copy with holes.
+            file.reserve(0, size)
             write_fully(file, header.encode(), 0)
             file.sync_data()
             self._files.rename(path, final)
@@ -306,7 +362,7 @@ class Journal:
                 self._files.unlink(path)
             raise
         self._last_sequence = sequence
-        return _OpenFile(file, header, written_end)
+        return _OpenFile(file, header, size, written_end)
 
     def _take_spare(self) -> str | None:
         for name in self._files.list_directory(self._directory):
@@ -324,8 +380,9 @@ class Journal:
         freed = 0
         while self._kept and self._kept[0] < before_sequence:
             path = os.path.join(self._directory, file_name(self._kept[0]))
+            # The next file, if it is made already, was the spare.
             spares = sum(name.endswith(SPARE_SUFFIX) for name in self._files.list_directory(self._directory))
-            if spares < SPARES_KEPT:
+            if spares < SPARES_KEPT and self._next is None:
                 self._files.rename(path, path + SPARE_SUFFIX)
             else:
                 self._files.unlink(path)
@@ -334,6 +391,25 @@ class Journal:
         if freed:
             self._files.sync_directory(self._directory)
         return freed
+
+    def drop_spare(self) -> bool:
+        """Give up the file that the next one would be made of, for its room; False if there is none. Raises `OSError`."""
+        spare = self._take_spare()
+        if spare is None:
+            return False
+        self._files.unlink(spare)
+        return True
+
+    def retire_next(self) -> None:
+        """Nothing more is written: the file that was made ahead is the next owner's spare. Raises `OSError`."""
+        following, self._next = self._next, None
+        if following is not None:
+            following.file.close()
+            path = os.path.join(self._directory, file_name(following.header.sequence))
+            if self._take_spare() is None:
+                self._files.rename(path, path + SPARE_SUFFIX)
+            else:
+                self._files.unlink(path)
 
     def close(self) -> None:
         """Close the files; what was synced stays."""

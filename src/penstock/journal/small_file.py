@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING
 
+from penstock.errors import BadBytes
 from penstock.files import write_fully
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def read_small_file(files: FileSystem, path: str, *, cached: bool = False, limit
     """
     The whole of a small file, read from the disk and not from the page cache, which may be wrong after an I/O error.
 
-    *cached* allows the page cache: for files that are only caches themselves. Raises `OSError` for one over *limit_bytes*.
+    *cached* allows the page cache: for files that are only caches themselves. Raises `BadBytes` for one over *limit_bytes*.
     """
     file = files.open(path)
     try:
@@ -49,7 +49,7 @@ def read_small_file(files: FileSystem, path: str, *, cached: bool = False, limit
             file.drop_cache()
         size = file.size()
         if size > limit_bytes:
-            raise OSError(errno.EINVAL, f"{size} bytes are too many for a file of this kind", path)
+            raise BadBytes(os.path.basename(path), f"{size:,} bytes are too many for a file of this kind")
         return file.pread(size, 0)
     finally:
         file.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Protocol
 
+from penstock import threads as threading
 from penstock.errors import WaitTimeout
 
 _log = logging.getLogger("penstock")

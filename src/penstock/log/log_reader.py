@@ -49,11 +49,13 @@ class LogReader:
         self._refresh = refresh
         self._set_aside = set_aside
         self._files = files
-        self._directory = directory
+        self._directory = self.directory = directory
         self.identity = identity
         self._settings = settings
         self._firsts: list[int] = []
         self._segments: dict[int, Segment] = {}
+        self._damaged: dict[int, DamagedFile] = {}
+        """Where the look ahead in an active segment ended, by its first offset."""
         self.committed_end = 0
         self.log_start = 0
         self.log_epoch = 0
@@ -173,6 +175,8 @@ class LogReader:
                 batch = batches[0]
                 return max(batch.offset(batch.index_of_append_time(time_us)), self.log_start)
             low += 1  # a rewriting left nothing in it
+        for damage in self._damaged.values():
+            raise damage  # it may lie behind that
         return end
 
     def _segment_of(self, offset: int) -> Segment:
@@ -183,6 +187,8 @@ class LogReader:
         if segment is None:
             raise FileNotFoundError(self._directory)
         if offset >= segment.end_offset:
+            if segment.first_offset in self._damaged:
+                raise self._damaged[segment.first_offset]
             raise MissingData(
                 os.path.join(self._directory, segment_name(segment.end_offset)), f"the segment with offset {offset} is gone"
             )
@@ -204,8 +210,18 @@ class LogReader:
                 # The one that was loaded first; its file closes when the last batch read from it is let go of.
                 del self._segments[next(iter(self._segments))]
         if not segment.sealed and segment.end_offset < self.committed_end:
-            self._advance(segment)
+            self._damaged.pop(first, None)
+            try:
+                self._advance(segment)
+            except DamagedFile as error:
+                # It hides what lies behind it, and nothing before it.
+                self._damaged[first] = error
         return segment
+
+    def next_segment(self, offset: int) -> int:
+        """Where the segment behind the one with *offset* begins; the committed end if it is the last."""
+        self._list()
+        return next((first for first in self._firsts if offset < first < self.committed_end), self.committed_end)
 
     def _load(self, first: int) -> Segment:
         """A segment that is sealed within the committed range is mapped; any other is read as far as it is committed."""
@@ -270,6 +286,11 @@ class LogReader:
                 total += file.size()
                 file.close()
         return total
+
+    def let_go(self) -> None:
+        """The owner deleted the topic: its files close, so that the disk has their room, when the last batch of them is let go of."""
+        self.deleted = True
+        self._segments = {}
 
     def close(self) -> None:
         """Close the files."""

@@ -28,21 +28,22 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock import threads as threading
 from penstock.errors import (
     Closed,
     Corrupt,
     MissingData,
+    NoAccess,
     OffsetOutOfRange,
     StorageFull,
     TopicNotFound,
     Unavailable,
 )
-from penstock.files import is_full, is_out_of_descriptors
+from penstock.files import is_full, is_no_access, is_out_of_descriptors
 from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, encode_stamped, of_stamped
 from penstock.format.batch_header import (
     COMPATIBLE_PREWRITTEN,
@@ -54,6 +55,7 @@ from penstock.format.batch_header import (
 from penstock.format.checkpoint import LogRow
 from penstock.format.frame import ENTRY_BATCH, pack_entry
 from penstock.format.segment import FOOTER_BYTES, SegmentHeader
+from penstock.interrupts import Held
 from penstock.log.index_cache import write_index_cache
 from penstock.log.log_state import LogState
 from penstock.log.planned_group import AdoptedGroup, PlannedGroup
@@ -69,6 +71,21 @@ if TYPE_CHECKING:
     from penstock.log.identity import LogIdentity
     from penstock.log.staged_segment import StagedSegment
     from penstock.settings import TopicSettings
+
+
+class OpenLogs(Protocol):
+    """Those that have files open."""
+
+    def add(self, log: PartitionLog, /) -> None:
+        """It opens a file."""
+        ...
+
+    def discard(self, log: PartitionLog, /) -> None:
+        """It has none any more."""
+        ...
+
+    def __len__(self) -> int: ...
+
 
 LOADED_MAX = 64
 """Sealed segments that a log keeps open; each costs a descriptor."""
@@ -160,8 +177,8 @@ class PartitionLog:
         self._uses = 0
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a segment was rewritten."""
-        self.open_logs: set[PartitionLog] = set()
-        """Where a log notes that it opened a file; shared by the logs of a store."""
+        self.open_logs: OpenLogs = set()
+        """Where a log notes that it opens a file; shared by the logs of a store."""
         self.cached_index: tuple[int, int] = (0, 0)
         """Of which segment, up to which position, the index is cached."""
         self._closed = False
@@ -225,9 +242,7 @@ class PartitionLog:
         try:
             segment.open_file()
         except OSError as error:
-            if is_out_of_descriptors(error):
-                raise out_of_descriptors(segment.path) from None
-            raise
+            raise _refusal(error, segment.path) from None
 
     def _must_roll(self, tail: Segment, batch_bytes: int, count: int, now_us: int) -> bool:
         planned = self._end - tail.first_offset
@@ -256,13 +271,11 @@ class PartitionLog:
     def _begin_segment(self, now_us: int) -> Segment:
         path = os.path.join(self.directory, segment_name(self._end))
         header = self._header_of_next(now_us)
+        self.open_logs.add(self)
         try:
             segment = Segment.create(self._files, path, header, self.state.encode(), self.settings.index_interval_bytes)
         except OSError as error:
-            if is_out_of_descriptors(error):
-                raise out_of_descriptors(path) from None
-            raise StorageFull(path, None, None) if is_full(error) else error from None
-        self.open_logs.add(self)
+            raise _refusal(error, path) from None
         self._names_made += 1
         self._tail = segment
         self._tail_position = segment.position
@@ -389,6 +402,8 @@ class PartitionLog:
         if alone is not None:
             # As it mostly is where a commit goes to many logs.
             segment, planned, first, append_time_us, max_time_us = alone
+            if segment.file is None:
+                self.open_logs.add(self)
             if segment is not self._active:
                 self._activate(segment)
             if isinstance(planned, bytearray):
@@ -398,6 +413,8 @@ class PartitionLog:
             self._alone = None
             return
         groups = self._groups
+        if groups:
+            self.open_logs.add(self)  # it may have been closed to make room for others
         while groups:
             group = groups[0]
             if group.segment is not self._active:
@@ -464,16 +481,42 @@ class PartitionLog:
                 self.max_time_us = before
                 raise StorageFull(tail.path, None, None) from None
             if self.log_epoch > self._epoch_noted or data[14] & FLAG_PRODUCER:
-                self._note_state(batch, first, now_us, self.log_epoch)
-            self._end = end = first + batch.offset_span
-            self._tail_position = tail.position
+                with Held():
+                    self._note_state(batch, first, now_us, self.log_epoch)
+                    self._end = end = first + batch.offset_span
+                    self._tail_position = tail.position
+            else:
+                self._end = end = first + batch.offset_span
+                self._tail_position = tail.position
         else:
-            self._append_slowly(batch, first, now_us, before)
+            with Held():
+                self._append_slowly(batch, first, now_us, before)
             end = self._end
         self.committed_end = end
         if self._waiting or self._listeners:
             self._wake_readers()
         return first
+
+    def settle(self, batch: EncodedBatch, now_us: int) -> bool:
+        """
+        `append` was interrupted by a signal: finish it if the batch is in its segment; else it never was. False: neither can be said.
+
+        The short way through `append` is so often taken that signals are not held back there. They come between calls only, and a segment
+        moves its position last: either all of it is noted there, or nothing but an entry of its index, which points where the next batch
+        begins.
+        """
+        tail, first = self._tail, self.committed_end
+        if tail is None or tail is not self._active or self._groups or self._alone is not None:
+            return False
+        if self._end == first and tail.position != self._tail_position:
+            if tail.end_offset != first + batch.offset_span:
+                return False
+            self._note_state(batch, first, now_us, self.log_epoch)
+            self._end, self._tail_position = tail.end_offset, tail.position
+        self.committed_end = self._end
+        if self._waiting or self._listeners:
+            self._wake_readers()
+        return True
 
     def _append_slowly(self, batch: EncodedBatch, first: int, now_us: int, time_before_us: int) -> None:
         if self.deleted:
@@ -575,9 +618,7 @@ class PartitionLog:
                 self._check_not_deleted()
                 raise
             except OSError as error:
-                if is_out_of_descriptors(error):
-                    raise out_of_descriptors(self.directory) from None
-                raise
+                raise _refusal(error, self.directory) from None
             if batches:
                 if self._ttl_us:
                     for batch in batches:
@@ -620,7 +661,7 @@ class PartitionLog:
         """The segment that begins at *first_offset*; a sealed one is looked at now. Raises `Corrupt`."""
         segment = self._loaded.get(first_offset)
         if segment is not None:
-            if segment.file is None:
+            if segment.file is None and segment.sealed:
                 self.open_logs.add(self)
             self._uses += 1
             segment.last_use = self._uses
@@ -628,11 +669,11 @@ class PartitionLog:
             with self._load_lock:
                 segment = self._loaded.get(first_offset)
                 if segment is None:
+                    self.open_logs.add(self)
                     segment = load_sealed(self._files, self.directory, first_offset, self.identity, self.settings)
                     self._uses += 1
                     segment.last_use = self._uses
                     self._loaded[first_offset] = segment
-                    self.open_logs.add(self)
                     self._unload()
         return segment
 
@@ -657,7 +698,10 @@ class PartitionLog:
     @property
     def descriptors(self) -> int:
         """How many its segments have."""
-        return sum([segment.descriptors for segment in list(self._loaded.values())])
+        total = sum([segment.descriptors for segment in list(self._loaded.values())])
+        tail = self._tail
+        # It takes its place among the others when its first batch is written.
+        return total if tail is None or tail is self._active else total + tail.descriptors
 
     @property
     def uses(self) -> tuple[int, int]:
@@ -681,6 +725,27 @@ class PartitionLog:
         if self.descriptors:
             self.open_logs.add(self)
 
+    def close_files(self, *, active: bool) -> None:
+        """
+        Close files, with a sync of what is not durable, until they are used again. Never waits for a lock.
+
+        Those of sealed segments, and where the caller sees to it that nobody else writes (*active*) of those that take batches too.
+        Raises `OSError`: a sync failed, and whoever syncs that segment next is told, too.
+        """
+        now = self._active
+        for first, segment in list(self._loaded.items()):
+            if segment is not now and segment.sealed and (segment.is_synced or segment.close_file()):
+                self._loaded.pop(first, None)
+        with self._list_lock:
+            self._unsynced = [segment for segment in self._unsynced if not segment.is_synced]
+        if active:
+            for taking in (now, self._tail):
+                # One that is adopted has its file from elsewhere, and is sealed before it is written.
+                if taking is not None and not taking.sealed:
+                    taking.close_file()
+        if not self.descriptors and not self.has_planned:
+            self.open_logs.discard(self)
+
     def offset_of_time(self, time_us: int) -> int:
         """
         The first committed offset that was appended at or after *time_us*; the committed end if there is none.
@@ -697,9 +762,7 @@ class PartitionLog:
                 self._check_not_deleted()
                 raise
             except OSError as error:
-                if is_out_of_descriptors(error):
-                    raise out_of_descriptors(self.directory) from None
-                raise
+                raise _refusal(error, self.directory) from None
 
     def _search_time(self, time_us: int) -> int:
         end = self.committed_end
@@ -841,7 +904,7 @@ class PartitionLog:
     def _bytes_if_there(self, first: int) -> int:
         try:
             return self.segment_bytes(first)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return 0
 
     def drop_before(self, log_start: int) -> tuple[int, int]:
@@ -901,6 +964,18 @@ class PartitionLog:
         self.open_logs.discard(self)
         self._wake_readers()
 
+    def let_go_deleted(self) -> None:
+        """
+        Its files have left their place: let go of all of them, so that the disk has their room back.
+
+        A file that somebody reads in at this moment closes when he is done with what he was given of it.
+        """
+        with self._load_lock, self._list_lock:
+            loaded, self._loaded, self._unsynced = list(self._loaded.values()), {}, []
+        for segment in loaded:
+            segment.forget_file()
+        self._sizes, self._counted = {}, ([], 0, 0)
+
     def undelete(self) -> None:
         """It was not deleted after all."""
         self.deleted = False
@@ -945,6 +1020,8 @@ def apply_planned(logs: Iterable[PartitionLog], on_error: Callable[[PartitionLog
         try:
             if alone is not None and alone[0] is log._active:
                 segment, planned, first_offset, append_time_us, max_time_us = alone
+                if segment.file is None:
+                    log.open_logs.add(log)
                 if isinstance(planned, bytearray):
                     segment.write_value(planned, first_offset, append_time_us, max_time_us)
                 else:
@@ -1017,6 +1094,20 @@ def plan_values(logs: Sequence[PartitionLog], values: Sequence[bytes], now_us: i
         first_offsets.append(first)
         parts += pack_entry(ENTRY_BATCH, 0, 0, 8 + length, log.log_id, 0), data
     return first_offsets
+
+
+def _refusal(error: OSError, path: str) -> Exception:
+    """What to raise where a file could not be opened or made: nothing was changed, unless the disk failed, which is told as it is."""
+    if is_out_of_descriptors(error):
+        return out_of_descriptors(path)
+    if is_no_access(error):
+        return no_access(path, error)
+    return StorageFull(path) if is_full(error) else error
+
+
+def no_access(path: str, error: OSError) -> NoAccess:
+    """The error for it: it concerns what lies there alone, and passes when the rights are mended."""
+    return NoAccess(str(error.filename or path), error.strerror or "it cannot be opened", os.geteuid())
 
 
 def out_of_descriptors(path: str) -> Unavailable:

@@ -12,7 +12,8 @@ header, 16 words of 8 bytes                      slot, 8 words
     7  sequence: odd while several ends move         6     1 if the topic is deleted
     8  slots in use                                  7     another number whenever segments were rewritten
     9  failed: 1 after the disk reported an error
-10-15  0
+   10  topics that were deleted: another number whenever one is
+11-15  0
 ```
 
 It is a mapped file that is never replaced and never shrunk. Every change is the store of one aligned 8-byte word through a
@@ -42,7 +43,7 @@ GROW_SLOTS = 256
 SNAPSHOT_ATTEMPTS = 10_000
 _WORD = (1 << 64) - 1
 
-_STORE, _BOOT, _OWNER, _SEQUENCE, _SLOTS, _FAILED = 2, 4, 6, 7, 8, 9
+_STORE, _BOOT, _OWNER, _SEQUENCE, _SLOTS, _FAILED, _DELETED = 2, 4, 6, 7, 8, 9, 10
 
 
 def _words(data: bytes) -> tuple[int, int]:
@@ -144,6 +145,7 @@ class PositionsWriter:
     def set_deleted(self, slot: int) -> None:
         """The topic of the log is deleted: readers pass the slot over."""
         self.words[HEADER_WORDS + slot * SLOT_WORDS + 6] = 1
+        self.words[_DELETED] = (self.words[_DELETED] + 1) & _WORD
 
     def set_failed(self) -> None:
         """The disk failed: what these numbers say may not be on it."""
@@ -166,8 +168,8 @@ class PositionsReader:
         self._capacity = 0
         self._map: SharedMap | None = None
         self._words: memoryview | None = None
-        self._seen = (0, 0)
-        """The owner and the number of slots of the last snapshot."""
+        self._seen = (0, 0, 0)
+        """The owner, the number of slots and that of deleted topics of the last snapshot."""
         self._places: dict[Key, int] = {}
         """The first word of each slot that was in it, once they were asked for."""
 
@@ -194,11 +196,11 @@ class PositionsReader:
             if slots > self._capacity:
                 self._remap(slots)
                 continue
-            owner = words[_OWNER]
+            seen = words[_OWNER], slots, words[_DELETED]
             content = bytes(words[: HEADER_WORDS + slots * SLOT_WORDS])
             if words[_SEQUENCE] == before:
-                if self._seen != (owner, slots):
-                    self._seen, self._places = (owner, slots), {}
+                if self._seen != seen:
+                    self._seen, self._places = seen, {}
                 return self._decode(content)
         raise Unavailable(f"{self._path} is being changed; the owner may have died, open the store again later")
 
@@ -216,7 +218,7 @@ class PositionsReader:
             before = words[_SEQUENCE]
             if before & 1:
                 continue
-            if (words[_OWNER], words[_SLOTS]) != self._seen:
+            if (words[_OWNER], words[_SLOTS], words[_DELETED]) != self._seen:
                 return None
             places = self._places or self._find_places(words)
             found = {}
@@ -231,7 +233,7 @@ class PositionsReader:
 
     def _find_places(self, words: memoryview) -> dict[Key, int]:
         """Once for each owner and number of slots: nobody moves a slot. Deleted ones are among them."""
-        owner, slots = self._seen
+        owner, slots, _ = self._seen
         view = memoryview(bytes(words[: HEADER_WORDS + slots * SLOT_WORDS]))
         numbers = view.cast("Q")
         places = {

@@ -149,7 +149,10 @@ class LogRecovery:
 
         They learn where the log begins from the owner's positions, which those of the last owner may not have said any more.
         """
-        names = self._files.list_directory(self._directory)
+        try:
+            names = self._files.list_directory(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingData(self._directory, "the folder of the partition is missing") from None
         removed = False
         for name in names:
             if name.endswith((LOG_SUFFIX + ".tmp", INDEX_SUFFIX + ".tmp")):

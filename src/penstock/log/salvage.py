@@ -1,11 +1,11 @@
 """
 Reading a segment that may be damaged: every good batch, and every range that is not good.
 
-Recovery trusts a log up to its first bad byte; this module goes on behind it. `verify` uses it to tell the extent of damage,
-`repair` to save what is left.
+Recovery trusts a log up to its first bad byte; this module goes on behind it. `verify` uses it to tell the extent of damage that a
+reader met, `repair` to save what is left.
 
-`verify` reads a file piece by piece (`FilePieces`) and forgets each batch, so it takes as much memory as the largest batch, however large a
-segment is. It does not map the file: where a disk cannot be read, that would kill the process instead of telling it.
+A file is read piece by piece (`FilePieces`) and each batch is forgotten, so it takes as much memory as the largest batch, however large a
+segment is. It is not mapped: where a disk cannot be read, that would kill the process instead of telling it.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class FilePieces:
     def read(self, position: int, length: int) -> memoryview:
         """See `Pieces`. Raises `OSError`."""
         length = max(0, min(length, self.size - position))
+        if not length:
+            return memoryview(b"")
         at = position - self._start
         if at < 0 or at + length > len(self._piece):
             wanted = min(max(length, PIECE_BYTES), self.size - position)
@@ -109,10 +111,12 @@ class Walk:
         self.messages = 0
         self.end_offset = first_offset
         self._crcs = 0
+        self.position = SEGMENT_HEADER_BYTES
+        """Where its footer lies, or the next batch would."""
 
-    def run(self, stop_offset: int, *, sealed: bool, keep: Callable[[Batch], None] | None = None) -> None:
+    def run(self, stop_offset: int, *, sealed: bool, keep: Callable[[Batch, int], None] | None = None) -> None:
         """
-        Go up to *stop_offset* (the committed end: what lies behind is nobody's business).
+        Go up to *stop_offset* (the committed end: what lies behind is nobody's business); *keep* gets each good batch and its position.
 
         With *sealed*, because another segment follows, a footer must be there.
         """
@@ -144,7 +148,8 @@ class Walk:
                 self.messages += batch.header.count
                 self.end_offset = batch.end_offset
                 if keep is not None:
-                    keep(batch)
+                    keep(batch, position - batch.header.total_bytes)
+        self.position = position
         if self.footer is None and (sealed or (position + FOOTER_BYTES == pieces.size and _is_footer(pieces, position))):
             self._read_footer(position)
         if self.footer is not None:
@@ -165,7 +170,7 @@ def salvage(data: bytes, first_offset: int, identity: LogIdentity, stop_offset: 
     """What a `Walk` over the segment in *data* finds, with all good batches."""
     batches: list[Batch] = []
     walk = Walk(BytesPieces(data), first_offset, identity)
-    walk.run(stop_offset, sealed=sealed, keep=batches.append)
+    walk.run(stop_offset, sealed=sealed, keep=lambda batch, _: batches.append(batch))
     return Salvage(walk.header, walk.state, batches, walk.footer, walk.bad, walk.end_offset)
 
 

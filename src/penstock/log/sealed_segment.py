@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile, UnsupportedFormat
-from penstock.format.batch_header import KIND_DATA, parse_header
+from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_DATA, parse_header
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
 from penstock.log.index_cache import read_index_cache, write_index_cache
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.segment import READ_BYTES_DEFAULT, Segment, segment_name
+from penstock.log.segment import READ_BYTES_DEFAULT, Segment, find_header, segment_name
 
 if TYPE_CHECKING:
     from penstock.files import FileSystem
@@ -53,10 +53,8 @@ def load_sealed(
     snapshot = read_index_cache(files, segment)
     if snapshot is not None and snapshot.valid_position == footer.data_end:
         segment.index.restore(snapshot.offsets, snapshot.times_us, snapshot.positions)
-    else:
-        _rebuild_index(segment)
-        if cache:
-            write_index_cache(files, segment.index_path, segment.index_snapshot(b"").encode())
+    elif _rebuild_index(segment) and cache:
+        write_index_cache(files, segment.index_path, segment.index_snapshot(b"").encode())
     return segment
 
 
@@ -85,16 +83,28 @@ def read_footer(path: str, data: bytes, header: SegmentHeader, size: int) -> Foo
     return footer
 
 
-def _rebuild_index(segment: Segment) -> None:
-    """Fill the index of a sealed segment from its batch headers. Raises `DamagedFile`."""
-    view = segment.content()
+def _rebuild_index(segment: Segment) -> bool:
+    """Fill the index of a sealed segment from its batch headers; False if some are damaged, which are passed over."""
+    whole = True
     position = noted = SEGMENT_HEADER_BYTES
     time_us = segment.header.base_time_us
+    view, base = segment.window(position, min(segment.position, position + READ_BYTES_DEFAULT))
     while position < segment.position:
+        if position + HEADER_BYTES_MAX > base + len(view) and base + len(view) < segment.position:
+            view, base = segment.window(position, min(segment.position, position + READ_BYTES_DEFAULT))
         try:
-            header = parse_header(view, position)
-        except BadBytes as error:
-            raise DamagedFile(segment.path, position, None, str(error)) from None
+            header = parse_header(view, position - base)
+        except BadBytes:
+            # Who reads there is told; the rest can be found.
+            whole = False
+            if not segment.index.offsets:
+                # Else a look-up would begin behind it, and never come there.
+                segment.index.add(segment.first_offset, time_us, position)
+            behind = find_header(segment.window, position + 1, segment.position, segment.uid)
+            if behind is None:
+                break
+            position, header = behind
+            view, base = segment.window(position, min(segment.position, position + READ_BYTES_DEFAULT))
         if header.kind == KIND_DATA:
             segment.index.add(header.first_offset, time_us, position)
             time_us = header.max_time_us
@@ -102,3 +112,4 @@ def _rebuild_index(segment: Segment) -> None:
         if position - noted >= READ_BYTES_DEFAULT:
             segment.note_read(position - noted)
             noted = position
+    return whole

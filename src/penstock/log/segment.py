@@ -7,16 +7,17 @@ The log that owns it decides when to write; a segment knows its file, its index,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
-import threading
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadBytes, DamagedFile, StorageFull
+from penstock import threads as threading
+from penstock.errors import BadBytes, DamagedFile, StorageFull, UnsupportedFormat
 from penstock.files import is_full, write_buffers_fully, write_fully
 from penstock.format.batch import Batch
-from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, BatchHeader, parse_header
+from penstock.format.batch_header import FIXED_BYTES, HEADER_BYTES_MAX, KIND_DATA, MAGIC, BatchHeader, parse_header
 from penstock.format.checksum import crc32c
 from penstock.format.index import IndexSnapshot
 from penstock.format.segment import (
@@ -27,6 +28,7 @@ from penstock.format.segment import (
     SegmentHeader,
     add_header_crc,
 )
+from penstock.interrupts import Held
 from penstock.log.offset_index import OffsetIndex
 
 if TYPE_CHECKING:
@@ -178,8 +180,7 @@ class Segment:
 
         Returns when the kernel has them. Raises `OSError`; the file is then as it was before.
         """
-        file = self.file
-        assert file is not None
+        file = self.file or self.open_file()
         assert not self.sealed
         start = self.position
         try:
@@ -207,7 +208,8 @@ class Segment:
     def write_one(self, batch: EncodedBatch, first_offset: int, append_time_us: int, max_time_us: int) -> None:
         """Like `write`, for one batch, sooner."""
         file, data, position = self.file, batch.data, self.position
-        assert file is not None
+        if file is None:  # it was closed since it was planned, to make room for others
+            file = self.open_file()
         length = len(data)
         try:
             if file.pwrite(data, position) != length:
@@ -219,7 +221,9 @@ class Segment:
             self.min_time_us = append_time_us
         index = self.index
         if position >= index.next_position:
-            index.add(first_offset, self.max_time_us, position)
+            with Held():  # an entry is several lists
+                index.add(first_offset, self.max_time_us, position)
+        # From here on there is no call, so no signal gets in: see `PartitionLog.settle`.
         self._crc_pending += data[4:8]
         self.batches += 1
         self.messages += batch.count
@@ -231,7 +235,8 @@ class Segment:
     def write_value(self, data: bytearray, first_offset: int, append_time_us: int, max_time_us: int) -> None:
         """Like `write_one`, for the bytes of a batch with one value."""
         file, position = self.file, self.position
-        assert file is not None
+        if file is None:
+            file = self.open_file()
         length = len(data)
         try:
             if file.pwrite(data, position) != length:
@@ -302,13 +307,13 @@ class Segment:
 
         *end_offset* is the end of the segment's range, where that is more than the end of its last batch.
         """
-        assert self.file is not None
+        file = self.file or self.open_file()
         try:
-            write_fully(self.file, self.footer(end_offset).encode(), self.position)
+            write_fully(file, self.footer(end_offset).encode(), self.position)
             # Frees what was reserved ahead.
-            self.file.truncate(self.position + FOOTER_BYTES)
+            file.truncate(self.position + FOOTER_BYTES)
         except OSError:
-            self.file.truncate(self.position)
+            file.truncate(self.position)
             raise
         self.reserved_end = 0
         self.end_offset = self.end_offset if end_offset is None else end_offset
@@ -324,16 +329,20 @@ class Segment:
         with self._sync_lock:
             if self._sync_failure is not None:
                 raise OSError(self._sync_failure, "an earlier sync of this file failed", self.path)
-            if self.file is None and self.is_synced:
-                return  # another thread was quicker, and it was let go of
-            position = self.position + (FOOTER_BYTES if self.sealed else 0)
-            assert self.file is not None
-            try:
-                self.file.sync_data()
-            except OSError as error:
-                self._sync_failure = error.errno or errno.EIO
-                raise
-            self.synced_position = max(self.synced_position, position)
+            if self.file is None:
+                if self.is_synced:
+                    return  # another thread was quicker, and it was let go of
+                raise FileNotFoundError(errno.ENOENT, "its topic is deleted", self.path)
+            self._sync(self.file)
+
+    def _sync(self, file: File) -> None:
+        position = self.position + (FOOTER_BYTES if self.sealed else 0)
+        try:
+            file.sync_data()
+        except OSError as error:
+            self._sync_failure = error.errno or errno.EIO
+            raise
+        self.synced_position = max(self.synced_position, position)
 
     @property
     def is_synced(self) -> bool:
@@ -370,6 +379,46 @@ class Segment:
             self.file = None
             return True
 
+    def give_back_reserved(self) -> None:
+        """Free the blocks that were reserved ahead; nobody writes any more. Raises `OSError`."""
+        file = self.file
+        if file is not None:
+            file.truncate(self.position)
+        else:
+            with contextlib.suppress(OSError):  # closed, so all that is in it is durable; the next owner does it
+                file = self._files.open(self.path, write=True)
+                try:
+                    file.truncate(self.position)
+                finally:
+                    file.close()
+        self.reserved_end = 0
+
+    def close_file(self) -> bool:
+        """
+        Close the file until it is needed again, and make all of it durable first; False if that cannot be now. Never waits for a lock.
+
+        What is reserved stays reserved: a batch may be planned for it. The caller sees to it that nobody writes. Raises `OSError`; it is
+        raised to whoever syncs it next, too.
+        """
+        if self.file is None or not self._sync_lock.acquire(blocking=False):
+            return False
+        try:
+            if self.file is None or self._sync_failure is not None:
+                return False
+            if not self.is_synced:
+                self._sync(self.file)
+            # Not closed: it closes when the last reader lets go of it.
+            self.file = self._view = None
+            return True
+        finally:
+            self._sync_lock.release()
+
+    def forget_file(self) -> None:
+        """Let go of file and map for good: the topic is deleted. They close when the last reader lets go of them."""
+        with self._sync_lock:
+            self.file = None
+            self._view = None
+
     @property
     def descriptors(self) -> int:
         """How many it has; a map has one of its own."""
@@ -405,8 +454,38 @@ class Segment:
             self._files.note_read(view, length)
 
     def find(self, offset: int) -> int:
-        """The position of the batch that holds *offset* (or of the first one behind, where offsets are missing)."""
-        return self._hop(self.index.position_of(offset), lambda header: header.first_offset + header.offset_span > offset)
+        """
+        The position of the batch that holds *offset* (or of the first one behind, where offsets are missing).
+
+        A damaged batch before it is passed over: what holds the offset is known by its own header.
+        """
+        start = self.index.position_of(offset)
+        first = -1
+
+        def holds(header: BatchHeader) -> bool:
+            nonlocal first
+            first = header.first_offset
+            return first + header.offset_span > offset
+
+        try:
+            position = self._hop(start, holds)
+            if first > offset and position < self.position and not self.header.generation:
+                raise DamagedFile(self.path, position, offset, f"the batch with offset {offset} is not there")
+        except DamagedFile as damage:
+            behind = self._resume(damage.position + 1)
+            while behind is not None:
+                position, header = behind
+                if header.first_offset <= offset < header.first_offset + header.offset_span:
+                    return position
+                if header.first_offset > offset:
+                    break
+                behind = self._resume(position + header.total_bytes)
+            raise
+        return position
+
+    def _resume(self, start: int) -> tuple[int, BatchHeader] | None:
+        """The first good header of a data batch at or behind *start*, and where it is; None if there is none."""
+        return find_header(self.window, start, self.position, self.uid)
 
     def find_time(self, time_us: int) -> int:
         """The position of the first batch whose running max time reaches *time_us*; `position` if there is none."""
@@ -421,27 +500,38 @@ class Segment:
         end = self.position
         if start is None or start >= end:
             return end
-        view, base = self._window(start, min(end, start + 2 * _WINDOW_BYTES))
+        view, base = self.window(start, min(end, start + 2 * _WINDOW_BYTES))
         position = start
+        due = -1
         while position < end:
             if position + HEADER_BYTES_MAX > base + len(view) and base + len(view) < end:
-                view, base = self._window(position, min(end, position + _WINDOW_BYTES))
+                view, base = self.window(position, min(end, position + _WINDOW_BYTES))
             try:
                 header = parse_header(view, position - base)
                 if header.segment_uid != self.uid:
                     raise BadBytes("batch", "belongs to another segment")
+                if header.kind == KIND_DATA:
+                    self._check_follows(header, due)
+                    due = header.first_offset + header.offset_span
             except BadBytes as error:
-                raise DamagedFile(self.path, position, None, str(error)) from None
+                raise DamagedFile(self.path, position, None if due < 0 else due, str(error)) from None
             if found(header):
                 return position
             position += header.total_bytes
         return end
 
-    def _window(self, start: int, stop: int) -> tuple[memoryview, int]:
+    def _check_follows(self, header: BatchHeader, due: int) -> None:
+        """Raise `BadBytes` unless the batch may follow one that ended at *due*; -1: whatever came before it."""
+        first = header.first_offset
+        if first != due and due >= 0 and (first < due or not self.header.generation):
+            raise BadBytes("batch", f"has offset {first} where {due} is next")
+
+    def window(self, start: int, stop: int) -> tuple[memoryview, int]:
+        """The bytes from *start* to *stop*, or the whole data if it is mapped; and where what it gives begins."""
         view = self.view()
         if view is not None:
             return view[: self.position], 0
-        data = self.open_file().pread(stop - start, start)
+        data = self._pread(stop - start, start)
         if len(data) < min(FIXED_BYTES, stop - start):
             raise DamagedFile(self.path, start, None, "the file is shorter than it was")
         return memoryview(data), start
@@ -454,7 +544,8 @@ class Segment:
 
         Headers are always checked; with *verify* all columns are too, else only *columns*.
 
-        Raises `DamagedFile`: a batch below the committed end is not as it was written.
+        Raises `DamagedFile`: the first of them is not as it was written. Damage behind a good one ends what is given, and is raised to who
+        asks for what comes next.
         """
         batches: list[Batch] = []
         end = self.position
@@ -476,13 +567,17 @@ class Segment:
                     break
                 if header.segment_uid != self.header.segment_uid:
                     raise BadBytes("batch", "belongs to another segment")
+                if batches:
+                    self._check_follows(header, batches[-1].end_offset)
                 batch = Batch(view, position - base, header)
                 if verify:
                     batch.verify()
                 elif columns:
                     batch.verify_columns(columns)
             except BadBytes as error:
-                raise DamagedFile(self.path, position, self._offset_near(batches), str(error)) from None
+                if batches:
+                    break
+                raise DamagedFile(self.path, position, None, str(error)) from None
             if header.kind == KIND_DATA:
                 batches.append(batch)
                 taken += header.total_bytes
@@ -490,10 +585,6 @@ class Segment:
         if self._view is not None:
             self.note_read(taken)
         return batches
-
-    @staticmethod
-    def _offset_near(batches: list[Batch]) -> int | None:
-        return batches[-1].end_offset if batches else None
 
     @staticmethod
     def _header_in(view: memoryview, at: int) -> BatchHeader | None:
@@ -510,7 +601,24 @@ class Segment:
         view = self.view()
         if view is not None:
             return view[: self.position], 0
-        return memoryview(self.open_file().pread(stop - start, start)), start
+        return memoryview(self._pread(stop - start, start)), start
+
+    def _pread(self, length: int, position: int) -> bytes:
+        """
+        Read; of a segment that takes batches and whose file is closed, by one that is closed again.
+
+        So files that take batches are opened by who writes alone, who knows when they may be closed.
+        """
+        file = self.file
+        if file is not None:
+            return file.pread(length, position)
+        if self.sealed:
+            return self.open_file().pread(length, position)
+        file = self._files.open(self.path)
+        try:
+            return file.pread(length, position)
+        finally:
+            file.close()
 
     # -- index cache ------------------------------------------------------------------------------------------------
 
@@ -553,6 +661,34 @@ class Segment:
     def directory(self) -> str:
         """The folder that it lies in."""
         return os.path.dirname(self.path)
+
+
+def find_header(
+    read: Callable[[int, int], tuple[memoryview, int]], start: int, end: int, segment_uid: int
+) -> tuple[int, BatchHeader] | None:
+    """
+    Where the first good header of a data batch of this segment lies in [start, end), and the header; None if there is none.
+
+    *read* gives the bytes from one position to another, or more, and where what it gives begins.
+    """
+    while start < end:
+        view, base = read(start, min(end, start + READ_BYTES_DEFAULT))
+        at = start - base
+        content = bytes(view[at : at + READ_BYTES_DEFAULT])
+        found = content.find(MAGIC)
+        while found >= 0:
+            try:
+                near, near_base = read(start + found, min(end, start + found + HEADER_BYTES_MAX))
+                header = parse_header(near, start + found - near_base)
+            except (BadBytes, DamagedFile, UnsupportedFormat):
+                pass
+            else:
+                if header.segment_uid == segment_uid and header.kind == KIND_DATA:
+                    return start + found, header
+            found = content.find(MAGIC, found + 1)
+        # A word may lie across two parts.
+        start += max(1, len(content) - len(MAGIC) + 1)
+    return None
 
 
 def is_footer(data: Buffer, at: int) -> bool:

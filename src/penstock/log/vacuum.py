@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.format import columns as c
 from penstock.log.compaction import sealed_ranges
 from penstock.log.filtering import Protection, Removed, filter_segment
+from penstock.log.rewriting import unchecked_batches
 
 if TYPE_CHECKING:
     import threading
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.files import FileSystem
     from penstock.format.batch import Batch
     from penstock.log.partition_log import PartitionLog
+    from penstock.log.segment import Segment
 
 DEAD_LEAST = 0.5
 """A segment is rewritten if this part of its messages goes: else the gain is not worth the work."""
@@ -56,9 +59,21 @@ def vacuum(
                 continue  # retention was quicker
             alive = protection.unfinished.range_cardinality(first, following) + max(0, following - max(first, protection.floor))
             dead = segment.messages - alive
-            if dead > 0 and dead >= segment.messages * DEAD_LEAST and segment.max_time_us < protection.dedup_from_us:
+            if dead > 0 and segment.max_time_us >= protection.dedup_from_us:
+                # As many as may have a key that must be known; those of them that are not finished are counted twice.
+                dead -= _messages_with_keys(segment, protection.dedup_from_us)
+            if dead > 0 and dead >= segment.messages * DEAD_LEAST:
                 found = filter_segment(files, log, segment, keep, holds=protection.holds, pause=pause)
                 if found is not None:
                     removed.add(found)
         pause()
     return removed
+
+
+def _messages_with_keys(segment: Segment, from_us: int) -> int:
+    """The messages of batches that were appended at *from_us* or later and in which one has a dedup key. Reads headers only."""
+    return sum(
+        len(batch)
+        for batch in unchecked_batches(segment)
+        if batch.header.max_time_us >= from_us and batch.entry(c.DEDUP_KEY) is not None
+    )

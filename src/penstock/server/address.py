@@ -10,6 +10,7 @@ import socket
 import stat
 from dataclasses import dataclass
 
+from penstock.client.address import keep_alive
 from penstock.errors import BadSetting
 
 UNIX_PREFIX = "unix:"
@@ -94,6 +95,8 @@ class Address:
         found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # What it accepts inherits this, whoever accepts it.
+            keep_alive(found)
             found.bind((host, self.port))
             found.listen(BACKLOG)
         except BaseException:

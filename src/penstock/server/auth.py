@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from penstock.arguments import check_moment_us, shown
 from penstock.clock import SystemClock
 from penstock.errors import BadSetting, PenstockError, PermissionDenied, Unauthenticated
+from penstock.log_events import Often, event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,7 @@ TOKEN_CHARACTERS_MAX = 512
 TOKENS_MAX = 10_000
 FILE_BYTES_MAX = 16 * 1024 * 1024
 PATTERN_CHARACTERS_MAX = 200
+_NO_TOKEN = "no token was sent: set PENSTOCK_TOKEN for penstock.open and the commands, or send Authorization: Bearer TOKEN"  # noqa: S105
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]+")
@@ -60,6 +62,15 @@ class Principal(Protocol):
     @property
     def name(self) -> str:
         """Who it is, for logs and errors."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """Whose the names of its producers are: its own, or nobody's where there are no tokens."""
+        ...
+
+    def check_valid(self) -> None:
+        """Raise `Unauthenticated` if its token was revoked or has expired."""
         ...
 
     def require(self, right: str, topic: str | None) -> None:
@@ -94,15 +105,46 @@ class Authenticator(Protocol):
         ...
 
 
+_REFUSED = Often(10, 10.0)
+"""Who guesses tokens must not fill the disk with lines."""
+
+
+def tell_refused(interface: str, peer: str, error: PenstockError) -> None:
+    """Log that a client was not let in; never its token."""
+    if not isinstance(error, Unauthenticated):
+        return
+    left_out = _REFUSED.let_through(interface)
+    if left_out is not None:
+        _log.warning(
+            "a client of the %s listener was refused%s: %s%s", interface, f" ({peer})" if peer else "", error,
+            f" ({left_out} more since the last such line)" if left_out else "",
+            extra=event("token_refused", interface=interface, peer=peer, left_out=left_out),
+        )  # fmt: skip
+
+
+def tell_client(*, came: bool, interface: str, peer: str, principal: str) -> None:
+    """Log that a client came, or went: a connection, a stream, or a consumer of a client that has neither."""
+    about = {"interface": interface, "peer": peer, "principal": principal}
+    place = peer or "-"
+    if came:
+        _log.debug("a client of %s came: %s, token %s", interface, place, principal, extra=event("connection_opened", **about))
+    else:
+        _log.debug("a client of %s went: %s, token %s", interface, place, principal, extra=event("connection_closed", **about))
+
+
 class Everyone:
     """No tokens: whoever reaches the listener may do everything. Only for loopback and Unix sockets."""
 
     checks_tokens = False
     name = "anybody"
+    scope = ""
 
     def authenticate(self, token: str | None) -> Principal:  # noqa: ARG002
         """Everybody is the same."""
         return self
+
+    def check_valid(self) -> None:
+        """There is no token."""
 
     def require(self, right: str, topic: str | None) -> None:
         """Everything is allowed."""
@@ -159,7 +201,7 @@ class TokenAuth:
     def authenticate(self, token: str | None) -> TokenPrincipal:
         """Who sent *token*. Takes as long for a wrong one as for a right one."""
         if token is None:
-            raise Unauthenticated("a bearer token is needed")
+            raise Unauthenticated(_NO_TOKEN)
         if len(token) > TOKEN_CHARACTERS_MAX or _TOKEN.fullmatch(token) is None:
             raise Unauthenticated("the token is not valid")
         digest = hash_token(token)
@@ -193,9 +235,18 @@ class TokenPrincipal:
         self._digest = digest
         self._auth = auth
 
+    @property
+    def scope(self) -> str:
+        """See `Principal.scope`."""
+        return self.name
+
     def entry(self) -> Entry:
         """What it may do now. Raises `Unauthenticated`."""
         return self._auth.entry(self._digest)
+
+    def check_valid(self) -> None:
+        """See `Principal.check_valid`."""
+        self._auth.entry(self._digest)
 
     def require(self, right: str, topic: str | None) -> None:
         """See `Principal.require`."""

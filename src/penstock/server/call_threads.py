@@ -8,8 +8,10 @@ with them the store and those who share it. These threads work to the end, and k
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Work = tuple["Future[Any]", "Callable[..., Any]", tuple[Any, ...], dict[str, Any]]
+_log = logging.getLogger("penstock.server")
+JOIN_SECONDS = 10.0
 _FIRST_THREADS = 2
 """Begun at once: an interpreter that is ending lets no more threads begin, and these still do all that is left."""
 
@@ -64,10 +68,14 @@ class CallThreads(ThreadPoolExecutor):
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as it is inherited
-        """See `ThreadPoolExecutor.shutdown`; what was begun or waits is done."""
+        """See `ThreadPoolExecutor.shutdown`; what was begun or waits is done. It waits for `JOIN_SECONDS` at most."""
         del cancel_futures
         for _ in self._workers:
             self._work.put(None)
         if wait:
+            end = time.monotonic() + JOIN_SECONDS
             for thread in self._workers:
-                thread.join()
+                thread.join(max(0.0, end - time.monotonic()))
+            busy = [thread.name for thread in self._workers if thread.is_alive()]
+            if busy:
+                _log.warning("calls still run in %s; nobody waits for them any more", ", ".join(busy))

@@ -49,6 +49,12 @@ class Connections:
             return None
         return f"room for {self.most} connections only: the limit of open files is {descriptors_max()}, raise it (ulimit -n)"
 
+    def set_aside(self, share: float) -> int:
+        """Leave a *share* of them to a listener that counts its own; returns how many that are."""
+        part = max(1, int(self.most * share))
+        self.most -= part
+        return part
+
     def take(self) -> bool:
         """One more; False if there is no room for it."""
         if self.count >= self.most:

@@ -2,7 +2,9 @@
 The listener of the native protocol: sockets, the first greeting, limits. What a client may do is `broker/session.py`.
 
 A connection begins with a hello, within `HANDSHAKE_SECONDS` and `HELLO_BYTES_MAX`; until then it can make the server hold nothing. A client
-that sends more than is answered is not read from any more until there is room, and for one that does not read nothing is leased.
+that sends more than is answered is not read from any more until there is room, and for one that does not read nothing is leased. A frame
+that has begun must be whole within a time. What all clients together make the server hold has one bound: `broker/memory_budget.py`. Fields
+that are long are read by a thread, so that the loop, which is there for all clients, does not wait for one.
 """
 
 from __future__ import annotations
@@ -13,26 +15,43 @@ import logging
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, cast
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.broker.completions import Completions
+from penstock.broker.memory_budget import MemoryBudget
 from penstock.broker.session import Session
-from penstock.client.address import keep_alive, peer_uid
-from penstock.errors import BadBytes, PenstockError, Unauthenticated, Unavailable, UsageError
+from penstock.client.address import keep_alive, peer_pid, peer_uid
+from penstock.errors import BadBytes, PenstockError, ServerStopping, Unauthenticated, Unavailable, UsageError
 from penstock.files import let_go
+from penstock.log_events import event
 from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
-from penstock.server.auth import Everyone
+from penstock.server.auth import Everyone, tell_client, tell_refused
+from penstock.server.call_threads import CallThreads
 from penstock.server.descriptors import Connections
 from penstock.server.releases import Releases
-from penstock.wire.calls import PROTOCOL_VERSION, Call
+from penstock.wire.calls import PROTOCOL_VERSION, Call, fields_bytes_max
 from penstock.wire.failures import encode_error
-from penstock.wire.frame import ANSWER, ERROR, FRAME_BYTES_MAX, HELLO_BYTES_MAX, REQUEST, Frame, FrameReader, encode_frame
+from penstock.wire.frame import (
+    ANSWER,
+    ERROR,
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    PUSH,
+    REQUEST,
+    Frame,
+    FrameReader,
+    decode_frame,
+    encode_frame,
+    fields_bytes_of,
+)
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from penstock.broker.memory_budget import Account
     from penstock.files import Buffer
     from penstock.server.auth import Authenticator
     from penstock.store.store import Store
@@ -42,11 +61,21 @@ _log = logging.getLogger("penstock.server")
 HANDSHAKE_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
 LISTEN_SECONDS = 0.5
-"""So long a server that stops still takes calls: acks and publishes that were on their way."""
+"""So long a server that stops still takes acks that were on their way, while calls run."""
+GOODBYE_SECONDS = 2.0
+"""So long clients have to hang up themselves after they were told that the server begins none of their calls any more."""
+LOOK_SECONDS = 0.02
+"""How often a server that stops looks whether consumers have finished what they hold."""
 CALL_THREADS = 64
 """Threads for calls that wait for the disk."""
 READ_BYTES = 256 * 1024
 """What is read at a time."""
+LOOP_FIELDS_BYTES = 16 * 1024
+"""Fields that are longer are read by a thread."""
+FRAME_SECONDS = 60.0
+"""Within this a frame that has begun must be whole, if the server is not told another time."""
+CUT_SECONDS = 1.0
+"""So long a connection that is cut has to read the reason."""
 WRITE_BYTES_HIGH = 1024 * 1024
 """What may wait to be sent to one connection before it is not read from, and nothing is leased for it."""
 _HTTP_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ")
@@ -63,9 +92,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: NativeListener) -> None:
         self._listener = listener
-        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._reader = FrameReader(HELLO_BYTES_MAX, fields_bytes_max)
+        self._account: Account | None = None
+        self._has_to_wait = False
+        """Whether the server's memory for its clients has no room for more of this one."""
+        self._backlog: deque[bytes] | None = None
+        """What came while a frame with long fields is being read by a thread; None if there is no such frame."""
+        self._is_timed = False
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
+        self._client: dict[str, str] = {}
+        """Who it is, for the log, once it is let in."""
         self._deadline: asyncio.TimerHandle | None = None
         self._is_full = False
         self._is_held = False
@@ -99,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
         self._listener.connections.add(self)
+        self._account = self._listener.budget.open(self, _named(transport.get_extra_info("peername")))
         if connected is not None and type(transport).__module__ == "asyncio.selector_events":
             # One that writes at once, in this process, and unencrypted: its socket may be written to beside it when its buffer is empty.
             self._descriptor = connected.fileno()
@@ -109,19 +147,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._is_deaf:
-            self._receive(bytes(self._listener.buffer[:nbytes]))
+            data = bytes(self._listener.buffer[:nbytes])
+            if self._backlog is None:
+                self._receive(data, self._reader.cut(data))
+            else:
+                self._backlog.append(data)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes, frames: Iterator[Buffer], first: tuple[Frame, Exception | None] | None = None) -> None:
+        """Carry out *frames*, those that *data* completed; *first* was read by a thread meanwhile, and perhaps is refused."""
         self._listener.completions.run()
         self._is_taking = True
         try:
-            for frame in self._reader.feed(data):
-                if frame.kind != REQUEST:
-                    raise BadBytes("frame", "is no request")
-                if self._session is None:
-                    self._greet(frame)
-                else:
-                    self._session.handle(frame)
+            if first is not None:
+                self._take(*first, is_checked=True)
+                if self._transport is None or self._transport.is_closing():
+                    return
+            for whole in frames:
+                if self._session is not None and fields_bytes_of(whole) > LOOP_FIELDS_BYTES:
+                    self._read_aside(whole, data, frames)
+                    break
+                self._take(decode_frame(whole))
                 if self._transport is None or self._transport.is_closing():
                     return
         except BadBytes as error:
@@ -134,21 +179,151 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._is_taking = False
             self._flush()
+        self._count_partial()
         if self._session is not None and self._session.under_way.is_full:
             self._hold()
+
+    def _take(self, frame: Frame, refusal: Exception | None = None, *, is_checked: bool = False) -> None:
+        if frame.kind != REQUEST:
+            raise BadBytes("frame", "is no request")
+        if self._session is None:
+            self._greet(frame)
+            return
+        try:
+            if isinstance(refusal, Unauthenticated):
+                raise refusal
+            if refusal is None:
+                self._session.handle(frame, is_checked=is_checked)
+            else:
+                self._session.refuse(frame, refusal)
+        except Unauthenticated as error:
+            # Its token was revoked, or has expired: it can do nothing more here.
+            self._end(frame.call, frame.correlation, error)
+
+    def _read_aside(self, whole: Buffer, data: bytes, frames: Iterator[Buffer]) -> None:
+        """
+        Let a thread read a frame with long fields, one such frame of all connections at a time; read on when it is carried out.
+
+        The loop would stand still for all clients meanwhile, and other frames of this one must not overtake it.
+        """
+        assert self._session is not None
+        assert self._transport is not None
+        self._backlog = deque()
+        self._transport.pause_reading()
+        session, account = self._session, self._account
+        if account is not None:
+            account.begin(len(whole))
+
+        def read() -> tuple[Frame, Exception | None]:
+            frame = decode_frame(whole)
+            try:
+                session.check(frame)
+            except Exception as error:  # noqa: BLE001 - told to the client, as `Session.handle` does
+                return frame, error
+            return frame, None
+
+        def done(future: asyncio.Future[tuple[Frame, Exception | None]]) -> None:
+            backlog, self._backlog = self._backlog or deque(), None
+            if account is not None:
+                account.end(len(whole))
+            if self._transport is None or self._transport.is_closing() or self._is_deaf:
+                return
+            error = future.exception()
+            if error is not None:
+                self._end(0, 0, error if isinstance(error, BadBytes) else Unavailable("the server failed to read the call"))
+                return
+            self._receive(data, frames, future.result())
+            self._catch_up(backlog)
+
+        asyncio.get_running_loop().run_in_executor(self._listener.long_fields, read).add_done_callback(done)
+
+    def _catch_up(self, backlog: deque[bytes]) -> None:
+        """Carry out what came while a frame was read aside; another such frame may be among it."""
+        while backlog and self._backlog is None and self._transport is not None and not self._transport.is_closing():
+            piece = backlog.popleft()
+            self._receive(piece, self._reader.cut(piece))
+        if self._backlog is not None:
+            self._backlog.extend(backlog)
+        else:
+            self._read_on()
+
+    def _count_partial(self) -> None:
+        """What is held of a frame that is not whole; it must be whole within `frame_s`."""
+        partial_bytes = self._reader.partial_bytes
+        account = self._account
+        if account is None or partial_bytes == account.receiving:
+            return
+        account.set_receiving(partial_bytes)
+        if partial_bytes and not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(self._listener.frame_s, self._look_at_frame, self._reader.count)
+
+    def _look_at_frame(self, count: int) -> None:
+        self._is_timed = False
+        if self._transport is None or self._transport.is_closing() or not self._reader.partial_bytes:
+            return
+        if self._reader.count == count and not self._is_held and not self._is_full and not self._has_to_wait:
+            seconds, held = self._listener.frame_s, self._reader.partial_bytes
+            _log.warning(
+                "cut %s: a frame of which %d bytes came was not finished within %g s", self._name, held, seconds,
+                extra=event("frame_unfinished", client=self._name, bytes=held, seconds=seconds),
+            )  # fmt: skip
+            self._end(0, 0, Unavailable(f"a frame must be finished within {seconds:g} s, and {held:,} bytes of this one came"))
+            return
+        # Another frame has begun since, or this one waited for the server: it has its time from now on.
+        self._is_timed = True
+        asyncio.get_running_loop().call_later(self._listener.frame_s, self._look_at_frame, self._reader.count)
+
+    # -- what the budget calls --------------------------------------------------------------------------------------
+
+    def hold_back(self) -> None:
+        """See `Holder`."""
+        self._has_to_wait = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self.set_writable()
+
+    def go_on(self) -> None:
+        """See `Holder`."""
+        self._has_to_wait = False
+        self._read_on()
+        self.set_writable()
+
+    def set_writable(self) -> None:
+        """Let the session know whether there is room for deliveries and large answers."""
+        if self._session is not None:
+            may_write = not self._is_full and not self._has_to_wait and not self._listener.budget.is_full
+            self._session.set_writable(may_write=may_write)
+
+    def cut(self, error: Unavailable) -> None:
+        """See `Holder`."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._end(0, 0, error)
+        # One that does not read gets neither the answers nor the error.
+        asyncio.get_running_loop().call_later(0 if _waiting_bytes(transport) else CUT_SECONDS, transport.abort)
+
+    def look(self) -> None:
+        """See `Holder`."""
+        if self._transport is not None and self._account is not None:
+            self._account.set_sending(_waiting_bytes(self._transport))
+
+    @property
+    def _name(self) -> str:
+        return "a client" if self._account is None else self._account.name
 
     def pause_writing(self) -> None:
         self._is_full = True
         assert self._transport is not None
         self._transport.pause_reading()
-        if self._session is not None:
-            self._session.set_writable(may_write=False)
+        self.set_writable()
 
     def resume_writing(self) -> None:
         self._is_full = False
+        self.look()
         self._read_on()
-        if self._session is not None:
-            self._session.set_writable(may_write=True)
+        self.set_writable()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         with self._writing:
@@ -157,10 +332,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._listener.connections.discard(self)
+        self._reader = FrameReader(HELLO_BYTES_MAX)  # what it held goes now, not with the last reference to this
+        if self._account is not None:
+            self._account.close()
         if self._is_counted:
             self._is_counted = False
             self._listener.room.give_back()
         if self._session is not None:
+            tell_client(came=False, **self._client)
             release = self._session.disconnect(orderly=self._listener.is_stopping)
             self._session = None
             self._listener.releases.begin(release)
@@ -175,24 +354,41 @@ class Connection(asyncio.BufferedProtocol):
             if version != PROTOCOL_VERSION:
                 raise UsageError(f"this server speaks version {PROTOCOL_VERSION} of the protocol, not {version!r}")
             if self._listener.is_stopping:
-                raise Unavailable("the server is stopping")
+                raise ServerStopping
             token = frame.fields.get("token")
             if token is not None and not isinstance(token, str):
                 raise UsageError("a token is a text")
             principal = self._listener.auth.authenticate(token)
         except PenstockError as error:
+            tell_refused("native", self._peer(), error)
             self._end(frame.call, frame.correlation, error)
             return
         assert self._deadline is not None
         self._deadline.cancel()
         self._deadline = None
         self._reader.bytes_max = FRAME_BYTES_MAX
+        interface, peer = "native" if self._listener.users is None else "folder", self._peer()
         self._session = Session(
             self._listener.store, self._send, self._listener.completions, principal, self._send_now,
-            auto_create=self._listener.auto_create,
+            auto_create=self._listener.auto_create, interface=interface, peer=peer,
         )  # fmt: skip
+        self._client = {"interface": interface, "peer": peer, "principal": principal.name}
+        tell_client(came=True, **self._client)
         self._session.under_way.on_room = self._look_for_room
+        self._session.under_way.account = self._account
+        if self._account is not None:
+            self._account.set_principal(principal.name)
+        self.set_writable()
         self._send(encode_frame(ANSWER, frame.call, frame.correlation, self._session.hello()))
+
+    def _peer(self) -> str:
+        """The address of the client, or at a Unix socket its process."""
+        assert self._transport is not None
+        connected = self._transport.get_extra_info("socket")
+        if connected is not None and connected.family == socket.AF_UNIX:
+            return f"pid {peer_pid(connected)}"
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
     def _end(self, call: int, correlation: int, error: PenstockError) -> None:
         """Say why, and hang up."""
@@ -223,6 +419,9 @@ class Connection(asyncio.BufferedProtocol):
             with self._writing:
                 rest, self._rest = self._rest, b""
                 transport.write(b"".join([rest, *parts]))
+            account, waiting = self._account, _waiting_bytes(transport)
+            if account is not None and (waiting or account.sending):
+                account.set_sending(waiting)
 
     def _send_now(self, data: bytes) -> bool:
         """Send a frame from any thread, without waiting. False: nothing was sent, the loop must do it."""
@@ -256,25 +455,54 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        if not self._is_full and not self._is_held and self._transport is not None:
+        if (
+            not self._is_full
+            and not self._is_held
+            and not self._has_to_wait
+            and self._backlog is None
+            and self._transport is not None
+        ):
             self._transport.resume_reading()
+
+    def look_at_token(self) -> None:
+        """End the connection if its token is not valid any more."""
+        try:
+            if self._session is not None:
+                self._session.check_valid()
+        except Unauthenticated as error:
+            self._end(0, 0, error)
 
     @property
     def outstanding(self) -> int:
         """Calls that run."""
         return 0 if self._session is None else self._session.under_way.outstanding
 
-    def finish(self) -> None:
-        """The server stops: end the calls that wait for messages, so that the others can be waited for."""
+    @property
+    def in_flight(self) -> int:
+        """What its consumers hold and have not finished."""
+        return 0 if self._session is None else self._session.in_flight
+
+    def stop_dispatching(self) -> None:
+        """The server stops: hand out nothing more, begin nothing new, and tell the client so."""
         if self._session is not None:
-            self._session.under_way.end_waits()
+            self._session.stop_dispatching()
+            self._send(encode_frame(PUSH, Call.STOPPING, 0, {"ended": False}))
 
-    def be_deaf(self) -> None:
-        """
-        Begin no more calls: what comes is read and dropped, and its client, which gets no answer, does it again elsewhere.
+    def refuse_all(self) -> None:
+        """Begin no more calls: what comes is refused, and its client does it again elsewhere."""
+        if self._session is not None:
+            self._session.refuse_all()
 
-        Not to read it would be worse: a socket that is closed with bytes in it takes the answers with it that are on their way.
+    def say_goodbye(self) -> None:
         """
+        All its calls were answered: tell the client that none that comes from now on is begun, and drop what comes until it hangs up.
+
+        Not to read it would be worse: a socket that is closed with bytes in it takes the answers with it that are on their way. And a
+        client that is not told cannot know which of its calls were begun.
+        """
+        if self._session is not None and not self.outstanding:
+            self._flush()
+            self._write(encode_frame(PUSH, Call.STOPPING, 0, {"ended": True}))
         self._is_deaf = True
 
     def abort(self) -> None:
@@ -294,6 +522,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
 
+def _waiting_bytes(transport: asyncio.Transport) -> int:
+    """What was written to *transport* and not sent yet."""
+    # Of TLS the bytes that are encrypted already wait in the transport below, which that above does not count.
+    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    return transport.get_write_buffer_size() + (0 if below is None else int(below.get_write_buffer_size()))
+
+
+def _named(peer: Any) -> str:
+    """A client as the log calls it."""
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "a client of a Unix socket"
+
+
 class NativeListener:
     """Takes connections for one store, on an address or a Unix socket. Runs in the event loop that it is started in."""
 
@@ -309,14 +549,19 @@ class NativeListener:
         listening: socket.socket | None = None,
         users: frozenset[int] | None = None,
         auto_create: bool | None = None,
+        budget: MemoryBudget | None = None,
+        frame_s: float = FRAME_SECONDS,
     ) -> None:
         """
         Listen at *address*, or with *listening*, a socket that listens already and whose name is somebody else's to remove.
 
         *users*: take in only their processes, by what the kernel says at a Unix socket. *auto_create*: whether clients may have topics
-        made by publishing; None means as the store says.
+        made by publishing; None means as the store says. *budget*: for what clients make the server hold, shared with its other listeners.
+        *frame_s*: within so many seconds a frame that has begun must be whole.
         """
         self.store = store
+        self.budget = budget or MemoryBudget()
+        self.frame_s = frame_s
         self.auth = auth or Everyone()
         self._address = address or Address("127.0.0.1", DEFAULT_PORT)
         self._tls = tls
@@ -339,6 +584,9 @@ class NativeListener:
         """Listen. Raises `BadSetting`: the address is taken or not allowed."""
         loop = asyncio.get_running_loop()
         self.completions = Completions(loop, self.store._volume)  # noqa: SLF001
+        self.long_fields = CallThreads(1)
+        """Reads frames with long fields, one at a time: each keeps the interpreter busy for a while."""
+        self._forget_budget = self.budget.on_full(self._look_for_room)
         self._listening = listening = self._listening or self._address.open("native")
         handshake_s = None if self._tls is None else HANDSHAKE_SECONDS
         if listening.family == socket.AF_UNIX:
@@ -349,6 +597,15 @@ class NativeListener:
             self._server = await loop.create_server(
                 lambda: Connection(self), sock=listening, ssl=self._tls, ssl_handshake_timeout=handshake_s
             )
+
+    def _look_for_room(self) -> None:
+        for connection in list(self.connections):
+            connection.set_writable()
+
+    def look_at_tokens(self) -> None:
+        """Tokens were read again: end the connections of those that are not valid any more."""
+        for connection in list(self.connections):
+            connection.look_at_token()
 
     @property
     def address(self) -> str:
@@ -364,30 +621,54 @@ class NativeListener:
         return any(connection.outstanding for connection in self.connections)
 
     @staticmethod
-    async def _until(condition: Callable[[], bool], end: float) -> None:
+    async def _until(condition: Callable[[], bool], end: float, look_s: float = 0.01) -> None:
         loop = asyncio.get_running_loop()
         while not condition() and loop.time() < end:  # noqa: ASYNC110 - a few looks while stopping
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(look_s)
 
-    async def stop(self, timeout_s: float = 10.0) -> None:
+    async def drain(self, seconds: float) -> int:
         """
-        Take no more connections, let running calls end within *timeout_s*, hang up. What consumers held goes back uncounted.
+        Take no more connections, hand out nothing more, begin nothing new; return when consumers have finished what they hold.
 
-        Calls that wait for messages are not waited for.
+        At most *seconds* later; returns how many messages are still held then. Calls that look, and those that finish messages, are
+        still done.
         """
+        await self._stop_dispatching()
+        await self._until(lambda: not self.in_flight, asyncio.get_running_loop().time() + seconds, LOOK_SECONDS)
+        return self.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """What consumers of all clients hold and have not finished."""
+        return sum(connection.in_flight for connection in self.connections)
+
+    async def _stop_dispatching(self) -> None:
+        if self.is_stopping:
+            return
         self.is_stopping = True
         if self._server is not None and self._server.is_serving():
             assert self._listening is not None
             await stop_accepting(self._listening)
             self._server.close()
+        for connection in list(self.connections):
+            connection.stop_dispatching()
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """
+        Take no more connections, let running calls end within *timeout_s*, hang up. What consumers held goes back uncounted.
+
+        Calls that wait for messages are not waited for, and not answered: who made them asks the next server.
+        """
+        await self._stop_dispatching()
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
-        for connection in list(self.connections):
-            connection.finish()
         await self._until(lambda: not self._outstanding(), min(end, loop.time() + LISTEN_SECONDS))
         for connection in list(self.connections):
-            connection.be_deaf()  # else who never stops asking would keep it from stopping
+            connection.refuse_all()  # else who never stops asking would keep it from stopping
         await self._until(lambda: not self._outstanding(), end)
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        await self._until(lambda: not self.connections, min(end, loop.time() + GOODBYE_SECONDS))
         for connection in list(self.connections):
             connection.close()
         await self._until(lambda: not self.connections and not self.releases, end)
@@ -395,6 +676,8 @@ class NativeListener:
             connection.abort()  # it does not read what it was sent
         await self._until(lambda: not self.connections and not self.releases, loop.time() + RELEASE_SECONDS)
         self.completions.close()
+        self._forget_budget()
+        self.long_fields.shutdown(wait=False)
         if self._address.path and self._has_name:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)

@@ -68,9 +68,11 @@ class RunningServer:
         """In a forked child: the server is the parent's."""
         self._listener.forget()
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Stop in order. Closing twice does nothing."""
+    def close(self, timeout_s: float = 10.0, *, drain_s: float = 0.0) -> None:
+        """Stop in order; before that consumers may finish what they hold, for *drain_s* at most. Closing twice does nothing."""
         if self._thread.is_alive():
+            if drain_s:
+                asyncio.run_coroutine_threadsafe(self._listener.drain(drain_s), self._loop).result()
             asyncio.run_coroutine_threadsafe(self._listener.stop(timeout_s), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -1,8 +1,9 @@
 """
 A whole server: one store and its listeners, from the first signal to the last.
 
-It stops in order on SIGTERM and SIGINT: no new connections, running calls end, consumers' messages go back uncounted, the store
-is closed. A second signal ends it at once, which loses nothing that was acknowledged. SIGHUP reads tokens and certificates again.
+It stops in order on SIGTERM and SIGINT: nothing new is begun and nothing more is handed out, consumers finish what they hold, running
+calls end, what was not finished in time goes back uncounted, the store is closed. A second signal ends it at once, which loses nothing
+that was acknowledged. Whatever hangs, it ends (`last_resort.py`). SIGHUP reads tokens and certificates again.
 """
 
 from __future__ import annotations
@@ -12,31 +13,42 @@ import contextlib
 import importlib.util
 import logging
 import signal
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.aio.store import AsyncStore
+from penstock.broker.memory_budget import BYTES_MAX_DEFAULT, BYTES_MAX_LEAST, MemoryBudget, return_large_blocks
 from penstock.errors import BadSetting, PenstockError
+from penstock.log_events import event
 from penstock.server.address import Address
 from penstock.server.auth import Everyone, TokenAuth
+from penstock.server.call_threads import CallThreads
 from penstock.server.descriptors import Connections, raise_limit
-from penstock.server.native import CALL_THREADS, NativeListener
+from penstock.server.native import CALL_THREADS, FRAME_SECONDS, NativeListener
 from penstock.server.tls import TlsFiles
 from penstock.store.opening import open_store
+from penstock.values import MIB
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from penstock.server.grpc.listener import GrpcListener
     from penstock.server.http.listener import HttpListener
+    from penstock.server.last_resort import LastResort
+    from penstock.server.tls import ReloadableContext
     from penstock.store.store import Store
 
 _log = logging.getLogger("penstock.server")
 NATIVE_DEFAULT = "127.0.0.1:7420"
 GRPC_DEFAULT = "127.0.0.1:7421"
 HTTP_DEFAULT = "127.0.0.1:7422"
+STOP_MORE_SECONDS = 20.0
+"""What ending the listeners takes at most beside the time for running calls: cutting connections, giving back what they had."""
+CLOSE_SECONDS = 120.0
+"""What closing a store never takes; it syncs some files, and the disk may be slow."""
+GRPC_SHARE = 1 / 4
+"""Of the connections that there is room for: gRPC counts its own."""
 GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "google.rpc")
 
 
@@ -57,6 +69,13 @@ class ServerSettings:
     console: bool = True
     """Whether the HTTP listener has a page for people."""
     stop_s: float = 10.0
+    """How long calls that run may take when it stops."""
+    drain_s: float = 15.0
+    """How long before that consumers may finish what they hold."""
+    client_memory_bytes: int = BYTES_MAX_DEFAULT
+    """What all clients together may make it hold: unfinished requests, answers that they do not read."""
+    frame_s: float = FRAME_SECONDS
+    """Within this a frame of the native protocol that has begun must be whole."""
     measure: bool = True
     """Whether it takes times for its metrics: about a microsecond for each batch that is published."""
     needs_grpc: bool = True
@@ -67,6 +86,10 @@ class ServerSettings:
             raise BadSetting("native", None, "a server listens somewhere: give native, grpc or http")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise BadSetting("tls_key", self.tls_key, "tls_certificate and tls_key come together")
+        if type(self.client_memory_bytes) is not int or self.client_memory_bytes < BYTES_MAX_LEAST:
+            raise BadSetting("client_memory", self.client_memory_bytes, f"must be {BYTES_MAX_LEAST // MIB} MiB or more")
+        if not 1 <= self.frame_s <= 86_400:
+            raise BadSetting("frame_timeout", self.frame_s, "must be from 1 s to a day")
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -82,27 +105,32 @@ class Server:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._auth = Everyone() if settings.tokens is None else TokenAuth(settings.tokens)
-        self._tls: ssl.SSLContext | None = None if settings.tls is None else settings.tls.context()
+        self._tls: ReloadableContext | None = None if settings.tls is None else settings.tls.context()
         self._stopping = asyncio.Event()
         self._native: NativeListener | None = None
         self._grpc: GrpcListener | None = None
         self._http: HttpListener | None = None
         self._room = Connections()
+        self._budget = MemoryBudget(settings.client_memory_bytes)
         self.missing: str | None = None
         """What to install for gRPC, if it goes without it because that is missing."""
         self.addresses: dict[str, str] = {}
         """Where it listens, by protocol."""
+        self.last_resort: LastResort | None = None
+        """What ends the process if stopping hangs; for who has the process to himself."""
 
     async def run(self, started: Callable[[Server], None] = lambda _: None) -> None:
         """Serve until a signal comes. Calls *started* once clients can connect. Raises `PenstockError`: it could not begin."""
         self._check_addresses()
         # First: the store and the listeners share what there is.
         raise_limit()
+        return_large_blocks()
         self._room = Connections()
         if self._room.advice is not None:
             _log.warning("%s", self._room.advice)
         self._check_packages()
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALL_THREADS, "penstock-call"))
+        # Not Python's own, which keeps a process from ending as long as one of its threads is at work.
+        asyncio.get_running_loop().set_default_executor(CallThreads(CALL_THREADS))
         settings = self._settings
         store = await asyncio.to_thread(open_store, settings.data, auto_create=settings.auto_create)
         # To the end: a signal that comes while it stops must not do what the system does with it.
@@ -112,12 +140,15 @@ class Server:
                     store.measure()
                 try:
                     await self._listen(store)
+                    self._announce(store)
                     started(self)
                     await self._stopping.wait()
+                    await self._drain()
                 finally:
                     await self._stop_listening()
             finally:
-                await asyncio.to_thread(store.close)
+                self._expect("closing the store", CLOSE_SECONDS)
+                await _in_own_thread(store.close)
 
     def _check_addresses(self) -> None:
         """Refuse before anything is opened what would be open to everybody."""
@@ -147,16 +178,18 @@ class Server:
         if settings.native is not None:
             self._native = NativeListener(
                 store, Address.parse("native", settings.native), tls=self._tls, auth=self._auth, allow_insecure=settings.allow_insecure,
-                room=self._room,
+                room=self._room, budget=self._budget, frame_s=settings.frame_s,
             )  # fmt: skip
             await self._native.start()
             self.addresses["native"] = self._native.address
         if settings.grpc is not None and self.missing is None:
             # Only who wants gRPC needs its libraries.
             from penstock.server.grpc.listener import GrpcListener
+            from penstock.server.grpc.settings import GrpcSettings
 
             self._grpc = GrpcListener(
-                store, Address.parse("grpc", settings.grpc), tls=settings.tls, auth=self._auth, allow_insecure=settings.allow_insecure
+                store, Address.parse("grpc", settings.grpc), tls=settings.tls, auth=self._auth, allow_insecure=settings.allow_insecure,
+                settings=GrpcSettings(connections_max=self._room.set_aside(GRPC_SHARE)),
             )  # fmt: skip
             await self._grpc.start()
             self.addresses["grpc"] = self._grpc.address
@@ -178,7 +211,39 @@ class Server:
             path = self._http.address.path
             self.addresses["http"] = f"unix:{path}" if path else self._http.url
 
+    async def _drain(self) -> None:
+        """Begin nothing new, hand out nothing more, and let consumers finish what they hold."""
+        seconds, loop = self._settings.drain_s, asyncio.get_running_loop()
+        began = loop.time()
+        self._expect("letting consumers finish", seconds + STOP_MORE_SECONDS)
+        _log.info(
+            "stopping: nothing new is begun; consumers may finish what they hold for %g s", seconds,
+            extra=event("server_draining", seconds=seconds),
+        )  # fmt: skip
+        drains = [one.drain(seconds) for one in (self._native, self._grpc, self._http) if one is not None]
+        await asyncio.gather(*drains)
+        held = sum(one.in_flight for one in (self._native, self._grpc, self._http) if one is not None)
+        took_s = round(loop.time() - began, 3)
+        _log.log(
+            logging.WARNING if held else logging.INFO,
+            "stopping: consumers hold %d messages still after %g s, which go back uncounted" if held
+            else "stopping: consumers hold nothing more (%d) after %g s", held, took_s,
+            extra=event("server_drained", held=held, seconds=took_s),
+        )  # fmt: skip
+
+    def _expect(self, stage: str, seconds: float) -> None:
+        if self.last_resort is not None:
+            self.last_resort.expect(stage, seconds)
+
+    def _announce(self, store: Store) -> None:
+        """Tell whoever opens the folder where the server is: for `penstock.open` if that can be."""
+        for name in ("native", "http", "grpc"):
+            if name in self.addresses:
+                store._volume.announce(self.addresses[name])  # noqa: SLF001
+                return
+
     async def _stop_listening(self) -> None:
+        self._expect("ending connections", self._settings.stop_s + STOP_MORE_SECONDS)
         stops = []
         if self._native is not None:
             stops.append(self._native.stop(self._settings.stop_s))
@@ -205,7 +270,6 @@ class Server:
             # At once, by the signal itself: to end tasks in order would wait for them.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        _log.info("stopping")
         self._stopping.set()
 
     def stop(self) -> None:
@@ -216,17 +280,42 @@ class Server:
         """Read tokens and certificates again; what cannot be used is logged, and the old ones hold."""
         if isinstance(self._auth, TokenAuth):
             self._auth.reload_or_keep()
-        tls = self._settings.tls
-        if self._tls is not None and tls is not None:
+            if self._native is not None:
+                self._native.look_at_tokens()
+        if self._tls is not None:
             try:
-                tls.context()
-                tls.load(self._tls)
+                self._tls.reload()
                 if self._grpc is not None:
                     self._grpc.reload_tls()
                 if self._http is not None:
                     self._http.reload_tls()
             except PenstockError as error:
-                _log.error("the certificate was not reloaded, that of before still holds: %s", error)
+                _log.error("the files of TLS were not reloaded, those of before still hold: %s", error)
+
+
+async def _in_own_thread(function: Callable[[], None]) -> None:
+    """Whatever the threads for calls are waiting for, this is done. Raises what *function* raises."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish(error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failure: BaseException | None = None
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - raised again to who waits
+            failure = error
+        loop.call_soon_threadsafe(finish, failure)
+
+    threading.Thread(target=run, name="penstock-close", daemon=True).start()
+    await done
 
 
 def _is_installed(package: str) -> bool:

@@ -92,7 +92,8 @@ class SocketDoor:
                 return
             self._left.set()
         if self._server is not None:
-            self._server.close()
+            settings = None if self._store is None else self._store._volume.settings  # noqa: SLF001
+            self._server.close(drain_s=0.0 if settings is None else settings.drain_ms / 1000)
         elif self._listening is not None:
             with contextlib.suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)  # wakes who waits there

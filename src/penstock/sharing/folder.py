@@ -61,7 +61,7 @@ class SharedFolder:
             now = time.monotonic()
             if owner is None:
                 start_helper(self._folder, self._settings, create=self._create, timeout_s=max(0.1, end - now))
-            locked = None if owner is None else StoreLocked(self._folder, owner.get("pid"), owner.get("host"))
+            locked = None if owner is None else StoreLocked(self._folder, owner.get("pid"), owner.get("host"), owner.get("url"))
             if owner is None or owner.get("shares") is True or not _is_named(owner):
                 refused_since = None
             elif refused_since is None:

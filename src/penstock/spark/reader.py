@@ -8,7 +8,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.spark import connections, planning
 from penstock.spark.loss import LossCheck
-from penstock.spark.planning import Range
+from penstock.spark.planning import Range, Ranges
+from penstock.spark.telling import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ class PenstockReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @in_one_line
     def partitions(self) -> list[InputPartition]:
         """The ranges that tasks read. Raises `PenstockError` before any task runs."""
         options = self._options
@@ -49,7 +51,7 @@ class PenstockReader(DataSourceReader):
                     check.lost(topic, number, f"offset {last}, where to end, is beyond its end {now.ends[number]}")
                     last = now.ends[number]
                 ranges.append(Range(topic, number, first, last, now.topic_id.hex(), now.log_epoch))
-        return list(planning.split(ranges, options.partitions_min))
+        return planning.tasks(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a range, as Arrow batches."""
@@ -57,11 +59,15 @@ class PenstockReader(DataSourceReader):
 
 
 def read_range(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
-    """The rows of a range, as Arrow batches; none where Spark made up a partition since there was nothing to read."""
-    from penstock.spark.rows import batches
+    """The rows of a task, as Arrow batches; none where Spark made up a partition since there was nothing to read."""
+    from penstock.spark.rows import batches, join
+
+    store = connections.reader(options.place)
+
+    def rows(wanted: Range) -> Iterator[Any]:
+        return batches(store, wanted, schema, fail_on_data_loss=options.fail_on_data_loss, loss_advice=options.loss_advice)
 
     if isinstance(partition, Range):
-        store = connections.reader(options.place)
-        yield from batches(
-            store, partition, schema, fail_on_data_loss=options.fail_on_data_loss, loss_advice=options.loss_advice
-        )
+        yield from rows(partition)
+    elif isinstance(partition, Ranges):
+        yield from join(batch for one in partition.ranges for batch in rows(one))

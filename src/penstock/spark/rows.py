@@ -63,7 +63,7 @@ def _read(store: Any, wanted: Range, shape: _Shape, check: LossCheck) -> Iterato
             return
         try:
             stored = store.read_arrow(wanted.topic, wanted.partition, start=offset, end=end, columns=shape.columns)
-            for found in _join(stored):
+            for found in join(stored):
                 if not _is_same(now, store.positions([wanted.topic]).get(wanted.topic)):
                     break
                 yield shape.rows(found)
@@ -130,7 +130,7 @@ def _headers(column: Any, kind: pa.DataType) -> Any:
     return pa.ListArray.from_arrays(ends, struct, type=kind, mask=pc.equal(counts, 0))
 
 
-def _join(source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def join(source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of a good size."""
     gathered: list[pa.RecordBatch] = []
     count = size = 0

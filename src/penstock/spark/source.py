@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from penstock.spark.telling import in_one_line
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -30,6 +32,7 @@ class PenstockDataSource(DataSource):
         """The name for `format`."""
         return "penstock"
 
+    @in_one_line
     def schema(self) -> StructType:
         """The columns of a read without a schema of its own. Raises `BadSetting`."""
         from penstock.spark.options import ReadOptions
@@ -38,6 +41,7 @@ class PenstockDataSource(DataSource):
         options = ReadOptions.parse(self.options)
         return read_schema(include_headers=options.include_headers, include_delivery=options.include_delivery)
 
+    @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises `BadSetting`, `BadColumn`."""
         from penstock.spark.options import ReadOptions
@@ -53,6 +57,7 @@ class PenstockDataSource(DataSource):
 
         return PenstockStreamReader(self.options, schema)
 
+    @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """Raises `BadSetting`, `BadColumn`, `StoreLocked`."""
         from penstock.spark.options import WriteOptions
@@ -61,6 +66,7 @@ class PenstockDataSource(DataSource):
         _refuse_overwrite(overwrite=overwrite)
         return PenstockWriter(WriteOptions.parse(self.options, streaming=False), schema)
 
+    @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Raises `BadSetting`, `BadColumn`."""
         from penstock.spark.options import WriteOptions

@@ -19,9 +19,9 @@ from penstock.errors import (
     PenstockError,
     StageNotFound,
     TopicNotFound,
-    TransactionFenced,
     Unavailable,
 )
+from penstock.format import digest
 from penstock.spark import connections
 from penstock.store.outside import stage_outside
 from penstock.values import MIB
@@ -55,6 +55,7 @@ class TaskStage:
         self._producer = producer
         self._kept: list[Any] | None = [] if options.place.is_server else None
         self._kept_bytes = 0
+        digest.prepare()
 
     def write(self, batches: Iterator[Any]) -> Staged:
         """Stage all rows; durable when it returns. Where there are none, nothing is made. Raises `PenstockError`: nothing is left then."""
@@ -151,39 +152,34 @@ def make_topic(place: StorePlace, topic: str) -> None:
             store.create_topic(topic)
 
 
-def commit(place: StorePlace, producer: str, number: int, stages: Sequence[str]) -> Committed:
+def commit(options: WriteOptions, producer: str, number: int, stages: Sequence[str], note: str | None = None) -> Committed:
     """
     Publish the stages at once. Repeated until the outcome is known, or the option `retryTimeoutMs` has passed.
 
-    Raises `TransactionFenced`, `StageNotFound`: nothing was changed.
+    Raises `TransactionFenced`, `TransactionChanged`, `StageNotFound`: nothing was changed.
     """
+    keep = not options.fail_on_changed_batch
 
     def attempt() -> Committed:
         try:
-            with connections.owner(place) as store:
-                done: Committed = store.commit(producer, number, stages)
+            with connections.owner(options.place) as store:
+                done: Committed = store.commit(producer, number, stages, keep_committed=keep, note=note)
                 return done
         except OutcomeUnknown as error:
             raise Unavailable(str(error)) from error
 
-    return connections.patiently(place, attempt)
+    return connections.patiently(options.place, attempt)
 
 
-def check_new(place: StorePlace, producer: str) -> None:
-    """
-    Raise `TransactionFenced` if *producer* has committed anything: its first batch comes before all others.
+def committed(place: StorePlace, producer: str, number: int) -> Committed | None:
+    """What was committed under that number, None if nothing was. Raises `TransactionFenced` if later ones were, and it is not known."""
 
-    A query that begins anew under the id of one that has committed (its checkpoint was emptied, and kept its id) would count its batches
-    from 0 again, and what it reads now could be taken for what was committed then.
-    """
-
-    def attempt() -> None:
+    def attempt() -> Committed | None:
         with connections.owner(place) as store:
-            found: Committed | None = store.committed(producer, 0)
-        if found is not None:
-            raise TransactionFenced(producer, 0, found.newest)
+            found: Committed | None = store.committed(producer, number)
+            return found
 
-    connections.patiently(place, attempt)
+    return connections.patiently(place, attempt)
 
 
 def abort(place: StorePlace, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -22,6 +22,7 @@ from penstock.spark.options import ReadOptions
 from penstock.spark.planning import Range
 from penstock.spark.reader import read_range
 from penstock.spark.schema import check_read
+from penstock.spark.telling import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,16 +50,19 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked = ReadOptions.parse(self._given).for_stream()
         return self._checked
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """A symbol: what it stands for is fixed by the first batch."""
         assert self._options
         return dict(START)
 
+    @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the option `maxOffsetsPerTrigger` says."""
         limit = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
+    @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on nothing that comes later is read."""
         self._available = self._positions()
@@ -68,6 +72,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = connections.reader(options.place)
         return connections.patiently(options.place, lambda: planning.positions_of(store, options.selection))
 
+    @in_one_line
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch reads from *start* on. Raises `DataLost`; Spark ends the query then."""
         options = self._options
@@ -95,6 +100,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the topics reach, for the query's progress: the lag is what lies between it and the end of the batch."""
         return self._latest
 
+    @in_one_line
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """The ranges between two offsets. Raises `DataLost`."""
         if is_start(start):
@@ -120,7 +126,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue
                 stop = min(check.resume(topic, number, max(last, now.starts[number]), target.epoch, now), last)
                 ranges.append(Range(topic, number, first[topic][number], stop, now.topic_id.hex(), now.log_epoch))
-        return list(planning.split(ranges, options.partitions_min))
+        return planning.tasks(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a range, as Arrow batches. Runs in a task."""

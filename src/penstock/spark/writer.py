@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from penstock.errors import Conflict, TransactionFenced
+from penstock.errors import TransactionChanged, TransactionFenced
 from penstock.spark import staging
 from penstock.spark.schema import check_write
+from penstock.spark.telling import in_one_line
 from penstock.topics.producers import ONCE_PREFIX
 
 if TYPE_CHECKING:
@@ -45,26 +46,32 @@ class PenstockWriter(DataSourceArrowWriter):
         """Stage the rows of a task."""
         return staging.TaskStage(self._options, self._columns, self._producer).write(iterator)
 
+    @in_one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """
         Publish all of them.
 
-        Raises `TransactionFenced` and `Conflict` if the transaction's id was used by somebody else; nothing was published.
+        Raises `TransactionFenced` and `TransactionChanged` if the transaction's id was used for something else; nothing was published.
         """
         _, stages, rows = staging.stages_of(messages)
-        if not stages and self._options.txn_app_id is None:
+        app = self._options.txn_app_id
+        if not stages and app is None:
             return
-        done = staging.commit(self._options.place, self._producer, self._number, stages)
-        if not done.duplicate or self._options.txn_app_id is None:
+        advice = (
+            f"Is txnAppId {app!r} another job's? Give each job an id of its own, and each run a higher version; if the rows differ "
+            "each time (rand(), uuid(), the clock): failOnChangedBatch=false, and what was committed counts"
+        )
+        try:
+            done = staging.commit(self._options, self._producer, self._number, stages)
+        except TransactionChanged as error:
+            raise error.advising(advice) from None
+        if not done.duplicate or app is None:
             return
         if done.newest > self._number:
             raise TransactionFenced(self._producer, self._number, done.newest)
-        if done.messages != rows:
-            raise Conflict(
-                f"txnAppId {self._options.txn_app_id!r} has written version {self._number} before, with {done.messages:,} rows and not "
-                f"{rows:,}: is it another job's? Nothing was written; give each job an id of its own, and each run a higher version"
-            )
-        _log.warning("%s: version %d was written before; nothing was changed", self._options.txn_app_id, self._number)
+        if not rows and done.messages and self._options.fail_on_changed_batch:
+            raise TransactionChanged(self._producer, self._number, done.messages, 0, advice)
+        _log.warning("%s: version %d was written before; nothing was changed", app, self._number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what tasks have staged. What a commit has published stays: it has no stages any more."""

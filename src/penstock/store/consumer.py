@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-import time
 from typing import TYPE_CHECKING, Self
 
+from penstock import threads as threading
 from penstock.arguments import check_wait, check_whole_number, shown
 from penstock.errors import BadArgument, Closed
 from penstock.groups.delivery import Delivery
@@ -106,7 +105,7 @@ class Consumer:
     def _wait(self, count: int, wait_s: float | None) -> list[Delivery]:
         """Sleep until there is something to take; never polls."""
         group, member = self._group, self._member
-        end = None if wait_s is None else time.monotonic() + wait_s
+        end = None if wait_s is None else threading.monotonic() + wait_s
         while True:
             waiter = threading.Lock()
             waiter.acquire()
@@ -118,7 +117,7 @@ class Consumer:
                     return found
                 if member.passing:
                     continue  # also where there is no time to wait: what is there is given
-                left = None if end is None else end - time.monotonic()
+                left = None if end is None else end - threading.monotonic()
                 if left is not None and left <= 0:
                     return []
                 until_event = group.wait_seconds()
@@ -250,7 +249,7 @@ class Consumer:
         if self._member.closed:
             raise Closed(f"the consumer of {self.topic}")
         with self._group.lock:
-            unfinished = sum(cursor.unfinished() for cursor in self._group.cursors)
+            unfinished = self._group.lag()
             return unfinished, sum(member.in_flight for member in self._group.members)
 
     @property

@@ -2,8 +2,8 @@
 The dead letters of a topic: look at them, send them back, or throw them away.
 
 They are the messages of the topic `X.dlq`, which is an ordinary log and never changed. Which of them are still there is the state of a
-group of its own, that nobody can subscribe to: sending a message back, or throwing it away, finishes it in that group, in the same
-frame that publishes it. Groups of users over `X.dlq` are not concerned.
+group of its own, the box, that nobody can subscribe to: sending a message back, or throwing it away, finishes it in that group, in the same
+frame that publishes it. Groups of users over `X.dlq` get what is there, and finishing a letter there takes it out (`groups/letters.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pyroaring import BitMap64
 
 from penstock.arguments import check_whole_number, shown
 from penstock.errors import BadArgument, OffsetOutOfRange
-from penstock.groups.dead_letters import HEADER_PREFIX, TTL_HEADER
+from penstock.groups.dead_letters import BOX_GROUP, HEADER_PREFIX, TTL_HEADER
+from penstock.groups.letters import is_there
 from penstock.settings import GroupSettings
 from penstock.store import reading
 from penstock.topics.options import US_MAX
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.topics.message import Message
     from penstock.topics.topic import Topic
 
-BOX_GROUP = ".box"
-"""No user's group can have this name: it begins with a dot."""
 _TOGETHER = 100
 """How many messages are sent back in one transaction."""
 _GAP = 1_000
@@ -59,12 +58,7 @@ class DeadLetters:
         self._transaction = transaction
 
     def _group(self, dead: Topic) -> Group:
-        found = self._groups.find(dead.topic_id, BOX_GROUP)
-        if found is not None:
-            return found
-        return self._groups.make(
-            dead.topic_id, dead.name, BOX_GROUP, lambda _: GroupSettings(), lambda: [log.log_start for log in dead.logs]
-        )
+        return open_box(self._groups, dead)
 
     def __iter__(self) -> Iterator[Message]:
         return self.between(0)
@@ -186,6 +180,16 @@ class DeadLetters:
         return number if number < self._source.partitions else None
 
 
+def open_box(groups: Groups, dead: Topic) -> Group:
+    """The group that knows which dead letters are there, made if it is not."""
+    found = groups.find(dead.topic_id, BOX_GROUP)
+    if found is not None:
+        return found
+    return groups.make(
+        dead.topic_id, dead.name, BOX_GROUP, lambda _: GroupSettings(), lambda: [log.log_start for log in dead.logs]
+    )
+
+
 def _letters_at(dead: Topic, places: dict[int, BitMap64]) -> Iterator[Message]:
     """The letters at *places*, offsets by partition; what retention takes meanwhile is left out."""
     for partition, offsets in places.items():
@@ -210,9 +214,7 @@ def check_filter(choose: object) -> None:
 
 
 def _is_there(group: Group, message: Message) -> bool:
-    with group.lock:
-        cursor = group.cursors[message.partition]
-        return message.offset >= cursor.scan or message.offset in cursor.open
+    return is_there(group, message.partition, message.offset)
 
 
 def _next(group: Group, message: Message) -> int:

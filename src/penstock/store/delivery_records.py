@@ -11,9 +11,9 @@ again in time, in a record of its own; they add up.
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
+from penstock import threads as threading
 from penstock.errors import PenstockError, StorageFull, TopicNotFound, Unavailable
 from penstock.groups.delivery_times import DeliveryTimes
 from penstock.log_events import event

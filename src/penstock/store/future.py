@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from penstock import threads as threading
 from penstock.arguments import check_wait
 from penstock.errors import WaitTimeout
 from penstock.topics.receipt import Receipt

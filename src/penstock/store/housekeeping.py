@@ -9,14 +9,15 @@ quick and runs in the store's own thread; the others rewrite files and have a th
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
-from penstock.errors import Closed, Corrupt, PenstockError, TopicNotFound
+from penstock import threads as threading
+from penstock.clock import asked_us, settled_us
+from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFound
 from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.log_events import Troubles, event
 from penstock.volume.housekeeping import Rules
@@ -84,6 +85,10 @@ class Housekeeper:
         self._paused = 0.0
         self.troubles = Troubles(_log)
 
+    def _now_us(self, *, background: bool) -> int:
+        """The time that decides what is too old."""
+        return settled_us(self._clock) if background else asked_us(self._clock)
+
     def counters(self, topic: Topic) -> Counters:
         """What was done to *topic*."""
         return self._counters.setdefault(topic.topic_id, Counters())
@@ -105,11 +110,12 @@ class Housekeeper:
         for topic in topics:
             if topic.logs[0].deleted:
                 continue
-            groups = self._protected_groups(topic)
+            now_us = self._now_us(background=background)
+            groups = self._protected_groups(topic, now_us)
             for log in topic.logs:
                 try:
                     with apart.each(topic, log):
-                        removed = self._retain_log(topic, log, groups)
+                        removed = self._retain_log(topic, log, groups, now_us)
                         segments += removed[0]
                         freed += removed[1]
                 except TopicNotFound:
@@ -119,7 +125,7 @@ class Housekeeper:
         apart.end()
         return Retained(segments, freed)
 
-    def _retain_log(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> tuple[int, int]:
+    def _retain_log(self, topic: Topic, log: PartitionLog, groups: list[Group], now_us: int) -> tuple[int, int]:
         settings = topic.settings
         partition = log.identity.partition
         with self._groups.standstill():
@@ -139,12 +145,12 @@ class Housekeeper:
         def floors_hold() -> Iterator[None]:
             with self._groups.standstill():
                 # Only lower: the rules go by the groups that were there.
-                now = _finished(self._protected_groups(topic), partition)
+                now = _finished(self._protected_groups(topic, now_us), partition)
                 if now is not None:
                     log.floors["groups"] = now if finished is None else min(now, finished)
                 yield
 
-        segments, freed = self._volume.housekeeping.retain(log, self._rules(topic, groups), floors_hold=floors_hold)
+        segments, freed = self._volume.housekeeping.retain(log, self._rules(topic, groups, now_us), floors_hold=floors_hold)
         counters = self.counters(topic)
         if settings.retention_bytes_hard and finished is not None:
             hard = self._volume.housekeeping.retain(log, Rules(bytes_max=settings.retention_bytes_hard), without="groups")
@@ -159,16 +165,16 @@ class Housekeeper:
         counters.removed_segments += segments
         return segments, freed
 
-    def _rules(self, topic: Topic, groups: list[Group]) -> Rules:
+    def _rules(self, topic: Topic, groups: list[Group], now_us: int) -> Rules:
         settings = topic.settings
         messages_max = settings.retention_messages or None
         return Rules(
-            before_time_us=self._clock.now_us() - settings.retention_age_ms * 1000 if settings.retention_age_ms else None,
+            before_time_us=now_us - settings.retention_age_ms * 1000 if settings.retention_age_ms else None,
             bytes_max=settings.retention_bytes or None,
             messages_max=0 if groups and not self._keep_finished else messages_max,
         )
 
-    def _protected_groups(self, topic: Topic) -> list[Group]:
+    def _protected_groups(self, topic: Topic, now_us: int) -> list[Group]:
         """The groups whose unfinished messages stay: all with ``retain="until_acked"`` but those that were idle for too long."""
         settings = topic.settings
         if settings.retain != "until_acked":
@@ -176,7 +182,7 @@ class Housekeeper:
         groups = self._groups.of_topic(topic.topic_id)
         if not settings.group_expiry_ms:
             return groups
-        before_us = self._clock.now_us() - settings.group_expiry_ms * 1000
+        before_us = now_us - settings.group_expiry_ms * 1000
         idle = {group.name for group in groups if group.last_seen_us() < before_us}
         for name in sorted(idle):
             if (topic.topic_id, name) not in self._expired:
@@ -195,15 +201,16 @@ class Housekeeper:
         total = Removed()
         apart = _Apart(self.troubles if background else None, "vacuum")
         for topic in topics:
-            groups = [] if topic.logs[0].deleted else self._protected_groups(topic)
+            now_us = self._now_us(background=background)
+            groups = [] if topic.logs[0].deleted else self._protected_groups(topic, now_us)
             if not groups:
                 continue
             for log in topic.logs:
                 if len(log.segment_firsts) > 1:
-                    rules = self._rules(topic, groups)
+                    rules = self._rules(topic, groups, now_us)
                     with apart.each(topic, log):
                         removed = self._volume.housekeeping.vacuum(
-                            log, rules, self._protection(topic, log, groups), self._pause
+                            log, rules, self._protection(topic, log, groups, now_us), self._pause
                         )
                         self.counters(topic).removed_messages += removed.messages
                         total.add(removed)
@@ -217,20 +224,21 @@ class Housekeeper:
         for topic in topics:
             if not topic.settings.compaction or topic.logs[0].deleted:
                 continue
-            groups = self._protected_groups(topic)
+            now_us = self._now_us(background=background)
+            groups = self._protected_groups(topic, now_us)
             for log in topic.logs:
                 with apart.each(topic, log):
-                    if background and not self._volume.housekeeping.is_compaction_due(log, self._clock.now_us()):
+                    if background and not self._volume.housekeeping.is_compaction_due(log, now_us):
                         continue
                     removed = self._volume.housekeeping.compact(
-                        log, self._protection(topic, log, groups), self._clock.now_us(), self._pause
+                        log, self._protection(topic, log, groups, now_us), now_us, self._pause
                     )  # fmt: skip
                     self.counters(topic).removed_messages += removed.messages
                     total.add(removed)
         apart.end()
         return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
 
-    def _protection(self, topic: Topic, log: PartitionLog, groups: list[Group]) -> Protection:
+    def _protection(self, topic: Topic, log: PartitionLog, groups: list[Group], now_us: int) -> Protection:
         partition = log.identity.partition
         open_offsets = BitMap64()
         floor = min([EVERYTHING, *[one for name, one in list(log.floors.items()) if name not in ("groups", "deduplication")]])
@@ -244,10 +252,10 @@ class Housekeeper:
         @contextmanager
         def holds() -> Iterator[bool]:
             with self._groups.standstill():
-                now = self._protected_groups(topic)
+                now = self._protected_groups(topic, now_us)
                 yield {group.identity: group.unfinished(partition)[2] for group in now} == generations
 
-        dedup_from_us = self._clock.now_us() - topic.settings.dedup_window_ms * 1000
+        dedup_from_us = now_us - topic.settings.dedup_window_ms * 1000
         return Protection(floor, open_offsets, dedup_from_us, holds)
 
     def _pause(self) -> None:
@@ -301,7 +309,7 @@ class _Apart:
         """With *troubles* it is told there, else raised at the end."""
         self._troubles = troubles
         self._work = work
-        self._failed: Corrupt | OSError | None = None
+        self._failed: Corrupt | NoAccess | OSError | None = None
 
     @contextmanager
     def each(self, topic: Topic, log: PartitionLog) -> Iterator[None]:
@@ -310,7 +318,7 @@ class _Apart:
         what = self._work, topic.topic_id, partition
         try:
             yield
-        except (Corrupt, OSError) as error:
+        except (Corrupt, NoAccess, OSError) as error:
             if self._troubles is None:
                 self._failed = self._failed or error
                 return

@@ -10,12 +10,12 @@ measuring costs nothing where it is off. Nothing is done for each message: a bat
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock import threads as threading
 from penstock.errors import PenstockError
 from penstock.groups.dead_letters import SUFFIX
 
@@ -135,8 +135,8 @@ class Meter:
         handed: dict[tuple[int, int], float] = {}
         take, ack = group.take, group.ack
 
-        def timed_take(member: Any, count: int) -> Any:
-            found = take(member, count)
+        def timed_take(member: Any, count: int, *, pushed: bool = False) -> Any:
+            found = take(member, count, pushed=pushed)
             if found:
                 if len(handed) >= _HANDED_MAX:
                     handed.clear()  # others failed, or were never acked; some observations are lost

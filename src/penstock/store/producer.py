@@ -11,10 +11,9 @@ committed yet is bounded: `send` then waits, or raises, as the caller chose.
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from penstock import threads as threading
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, ProducerFull, UsageError, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
@@ -317,7 +316,7 @@ class Producer:
 
     def _begin(self, number: int) -> _OpenBatch:
         sent = SentBatch(self._topic.name, number, self._flush_open, self._callbacks)
-        batch = self._open[number] = _OpenBatch(sent, time.monotonic())
+        batch = self._open[number] = _OpenBatch(sent, threading.monotonic())
         if self._background:
             if self._timer is None:
                 self._timer = threading.Thread(target=self._send_lingering, name="penstock-producer", daemon=True)
@@ -421,7 +420,7 @@ class Producer:
             self._timer_wake.wait(rest)
             self._timer_wake.clear()
             with self._lock:
-                now = time.monotonic()
+                now = threading.monotonic()
                 due = [number for number, batch in self._open.items() if now - batch.begun >= self.linger]
                 for number in due:
                     self._commit(number)
@@ -442,9 +441,9 @@ class Producer:
         if not self._background:
             while not all(sent.done for sent in on_the_way):
                 self._outlet.commit()
-        end = None if wait_s is None else time.monotonic() + wait_s
+        end = None if wait_s is None else threading.monotonic() + wait_s
         for sent in on_the_way:
-            if not sent.wait(None if end is None else max(0.0, end - time.monotonic())):
+            if not sent.wait(None if end is None else max(0.0, end - threading.monotonic())):
                 raise WaitTimeout("flushing the producer", wait_s or 0.0)
 
     @property

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from penstock import threads as threading
 from penstock.arguments import check_texts
-from penstock.errors import Closed, ReadOnly, TopicNotFound
+from penstock.clock import SystemClock
+from penstock.errors import Closed, PenstockError, ReadOnly, TopicNotFound
+from penstock.groups.dead_letters import SUFFIX
 from penstock.store import reading
+from penstock.store.metrics import Collector
 from penstock.store.reading import TopicPositions
 from penstock.store.stats import StoreStats, TopicStats
 from penstock.store.store import TopicInfo
+from penstock.store.stored_groups import StoredGroups
 from penstock.values import check_name
 from penstock.volume.reader import VolumeReader
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.files import FileSystem
     from penstock.log.log_reader import LogReader
+    from penstock.store.metrics import StoreMetrics
     from penstock.topics.message import Message
 
 
@@ -133,9 +139,14 @@ class ReadOnlyStore:
             return reading.epoch_at(log, offset)
 
     def stats(self) -> StoreStats:
-        """Numbers of this moment; groups are known to the owner only."""
+        """
+        Numbers of this moment; groups are as of the last checkpoint, some seconds ago while an owner runs.
+
+        Members, what is in flight, and what was counted since the store was opened, are known to the owner only.
+        """
         with self._lock:
             self._refresh()
+            groups = StoredGroups(self._reader)
             topics = {}
             for one in self._reader.topics:
                 logs = [self._reader.log(one.name, number) for number in range(one.partitions)]
@@ -147,8 +158,29 @@ class ReadOnlyStore:
                     starts={number: log.log_start for number, log in enumerate(logs)},
                     ends={number: log.committed_end for number, log in enumerate(logs)},
                     dedup_evicted=0,
+                    groups=groups.of_topic(one.topic_id, logs),
                 )
-            return StoreStats(self.path, topics, 0, None)
+            return StoreStats(self.path, topics, 0, None, free_bytes=self._reader.files.free_bytes(self.path))
+
+    def stored_metrics(self) -> StoreMetrics:
+        """What `Store.metrics` has, as far as files tell it: lag in seconds and dead letters, as of the last checkpoint."""
+        now_us = SystemClock().now_us()
+        found = Collector(self).collect(now_us, None)  # type: ignore[arg-type]  # it reads, and nothing else
+        with self._lock:
+            groups = StoredGroups(self._reader)
+            topics = {}
+            for name, metrics in found.topics.items():
+                count, age_s = 0, 0.0
+                with contextlib.suppress(TopicNotFound):
+                    dead = self._reader.topic(name + SUFFIX)
+                    logs = [self._reader.log(dead.name, number) for number in range(dead.partitions)]
+                    count, first = groups.dead_letters(dead.topic_id, logs), groups.first_dead_letter(dead.topic_id, logs)
+                    if first is not None:
+                        with contextlib.suppress(PenstockError):  # retention may take it at any moment
+                            [letter] = reading.messages(dead.name, [(0, logs[0])], first, None, 1)
+                            age_s = max(0, now_us - letter.append_time_us) / 1e6
+                topics[name] = replace(metrics, dead_letters=count, dead_letter_age_s=age_s)
+        return replace(found, topics=topics)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ReadOnly(self.path)
@@ -156,7 +188,7 @@ class ReadOnlyStore:
     create_topic = publish = publish_many = producer = subscribe = seek = transaction = _refuse
     begin_publish = groups = stage = commit = abort = committed = _refuse
     delete_group = dead_letters = retain = worker = run = flush = _refuse
-    delete_topic = vacuum = compact = _refuse
+    delete_topic = vacuum = compact = members = evict_member = _refuse
 
     def close(self) -> None:
         """Close the files. Closing twice does nothing."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.arguments import check_moment_us, check_whole_number, shown
 from penstock.errors import BadArgument, OffsetOutOfRange
+from penstock.format.arrow import COLUMNS, library, schema_of, with_partition
 from penstock.format.arrow_singles import Singles
 from penstock.topics.message import Message
 
@@ -138,22 +139,42 @@ def epoch_at(log: ReadableLog, offset: object) -> int | None:
 
 
 def arrow(logs: Sequence[tuple[int, ReadableLog]], start: object, end: object, columns: Sequence[str] | None) -> Iterator[Any]:
-    """The same as `pyarrow.RecordBatch`es, one for each stored batch; messages that were stored one by one may come together."""
-    spans = [(log, *span(log, start, end)) for _, log in logs]
-    return _arrow(spans, columns)
+    """
+    The same as `pyarrow.RecordBatch`es, one for each stored batch; messages that were stored one by one may come together.
+
+    Where there are none an empty one tells the columns. Raises `BadColumn`.
+    """
+    wanted = ("partition", *COLUMNS) if columns is None else tuple(columns)
+    schema = schema_of(wanted)
+    empty = library().RecordBatch.from_arrays([library().array([], field.type) for field in schema], schema=schema)
+    spans = [(number, log, *span(log, start, end)) for number, log in logs]
+    return _never_nothing(_arrow(spans, wanted), empty)
 
 
-def _arrow(spans: list[tuple[ReadableLog, int, int]], columns: Sequence[str] | None) -> Iterator[Any]:
-    for log, first, last in spans:
-        singles = Singles(columns)
-        for batch, begin, stop in _slices(first, last, log.read):
-            if singles.add(batch):
-                if singles.full:
-                    yield singles.take()
-                continue
-            if singles:
+def _never_nothing(batches: Iterator[Any], empty: Any) -> Iterator[Any]:
+    first = next(batches, empty)
+    yield first
+    yield from batches
+
+
+def _arrow(spans: list[tuple[int, ReadableLog, int, int]], wanted: tuple[str, ...]) -> Iterator[Any]:
+    # A batch does not know its partition; it needs some column to have rows.
+    stored = tuple(name for name in wanted if name != "partition") or ("offset",)
+    for number, log, first, last in spans:
+        for table in _stored_arrow(log, first, last, stored):
+            yield table if stored == wanted else with_partition(table, number, wanted)
+
+
+def _stored_arrow(log: ReadableLog, first: int, last: int, columns: tuple[str, ...]) -> Iterator[Any]:
+    singles = Singles(columns)
+    for batch, begin, stop in _slices(first, last, log.read):
+        if singles.add(batch):
+            if singles.full:
                 yield singles.take()
-            table = batch.to_arrow(columns)
-            yield table if stop - begin == len(batch) else table.slice(begin, stop - begin)
+            continue
         if singles:
             yield singles.take()
+        table = batch.to_arrow(columns)
+        yield table if stop - begin == len(batch) else table.slice(begin, stop - begin)
+    if singles:
+        yield singles.take()

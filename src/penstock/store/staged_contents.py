@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadArgument, BadBytes, CommitTooLarge, DamagedFile, PenstockError, TopicNotFound
+from penstock.format import digest
 from penstock.format.batch import EncodedBatch
 from penstock.volume.tickets import Adopt, Append
 
@@ -76,6 +77,8 @@ class StagedContents:
         self.made: str | None = None
         """The stage that was made of what was too much to copy; to be removed with the others."""
         self.messages = 0
+        self.digest: int | None = 0
+        """Of all messages; None if a stage does not tell."""
 
     @property
     def changes(self) -> list[Change]:
@@ -88,6 +91,8 @@ class StagedContents:
         if stage.producer != self._producer:
             raise BadArgument("stages", identity, f"was staged by {stage.producer!r}, not by {self._producer!r}")
         self._added.append(identity)
+        if identity != self.made:
+            self.digest = None if self.digest is None or stage.digest is None else digest.add(self.digest, stage.digest)
         path = self._stages.path_of(identity)
         for entry in stage.entries:
             log = self._log(entry.topic_id, entry.partition)
@@ -233,7 +238,7 @@ class StagedContents:
             if not share.is_adopted:
                 copied.setdefault(share.identity, []).append(share)
         self._appends.clear()
-        writer = self._stages.begin(self._producer)
+        writer = self._stages.begin(self._producer, with_digest=False)
         try:
             for identity in self._added:
                 path = self._stages.path_of(identity)

@@ -3,23 +3,31 @@ Transactions in two phases, for work that many processes do together: each stage
 
 `Staging.begin` gives a stage to publish to; finishing it makes it durable and gives an id, which travels to whoever commits. `commit`
 publishes all messages of a list of stages in one frame (large parts of them become segments of their logs, and are not copied), under
-the producer's number: repeating a number gives the first answer and
-changes nothing, and a lower one than the last is refused. So a committer that does not know whether it succeeded asks again.
+the producer's number: repeating a number with the same messages gives the first answer and
+changes nothing, with others it is refused, and so is a lower one than the last. So a committer that does not know whether it succeeded
+asks again, and one that believes to repeat a transaction and does not loses nothing.
 """
 
 from __future__ import annotations
 
-import threading
+import hashlib
+import json
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from penstock.arguments import check_texts, check_whole_number
+from penstock import threads as threading
+from penstock.arguments import check_texts, check_whole_number, shown
 from penstock.errors import (
+    BadArgument,
     OutcomeUnknown,
     PenstockError,
+    StageNotFound,
     StorageFailed,
+    TransactionChanged,
     UsageError,
 )
 from penstock.files import descriptors_max
+from penstock.format import digest
 from penstock.store.staged_contents import CommitLimits, StagedContents
 from penstock.topics.arrow_messages import batches_of
 from penstock.topics.encoder import Columns
@@ -42,15 +50,18 @@ if TYPE_CHECKING:
 COMMIT_BYTES_MAX = 1 << 30
 """The most that one commit copies; what is adopted does not count. It holds that in memory."""
 _RESULT_BYTES_MAX = 4096
-"""More than the entry takes that tells what a commit did."""
+"""More than the entry takes that tells what a commit did, but for its note."""
 NUMBER_MAX = (1 << 63) - 1
+NOTE_BYTES_MAX = 2048
+_REPEATS_KEPT = 1024
 
 
 class Committed(NamedTuple):
     """
     The answer of a two-phase commit. *duplicate*: it was committed before, and this is the answer of then.
 
-    *newest* is the highest number of the producer that is committed: where it is higher than *number*, somebody else goes on.
+    *newest* is the highest number of the producer that is committed: where it is higher than *number*, somebody else goes on. *note* is
+    what the committer wrote beside it.
     """
 
     producer: str
@@ -58,6 +69,16 @@ class Committed(NamedTuple):
     messages: int
     duplicate: bool
     newest: int
+    note: str | None = None
+
+
+def check_note(note: object) -> str | None:
+    """The note of a commit. Raises `BadArgument`."""
+    if note is not None and not isinstance(note, str):
+        raise BadArgument("note", shown(note), "must be text (str) or None")
+    if note is not None and len(note.encode("utf-8", "surrogatepass")) > NOTE_BYTES_MAX:
+        raise BadArgument("note", shown(note), f"must have at most {NOTE_BYTES_MAX:,} bytes")
+    return note
 
 
 class OpenStage:
@@ -113,13 +134,13 @@ class OpenStage:
         for number, batch in batches_of(target, table):
             self._add(target.logs[number], batch)
 
-    def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch) -> None:
-        """Publish a batch that somebody else encoded when the stage is committed."""
+    def add_batch(self, topic: Topic, partition: int, batch: EncodedBatch, known_digest: int | None = None) -> None:
+        """Publish a batch that somebody else encoded, and may know the digest of, when the stage is committed."""
         self._check()
-        self._add(topic.logs[partition], batch)
+        self._add(topic.logs[partition], batch, known_digest)
 
-    def _add(self, log: PartitionLog, batch: EncodedBatch) -> None:
-        self._writer.add(log, batch)
+    def _add(self, log: PartitionLog, batch: EncodedBatch, known_digest: int | None = None) -> None:
+        self._writer.add(log, batch, known_digest)
         self.messages += batch.count
 
     def _check(self) -> None:
@@ -168,52 +189,94 @@ class Staging:
         self._producers = producers
         self._volume = volume
         self._lock = threading.Lock()
+        self._repeats: OrderedDict[tuple[str, int, str], None] = OrderedDict()
+        """Stages that were found to repeat a transaction, and are gone: the answer may be asked for once more."""
 
     def begin(self, producer: str, check_open: Callable[[], None]) -> OpenStage:
         """A new stage of *producer*; *check_open* raises `Closed` once the store is closed."""
         check_name("producer", producer)
         return OpenStage(self._stages.begin(producer), self._catalog, check_open)
 
-    def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+    def commit(
+        self, producer: str, number: int, stages: Sequence[str], *, keep_committed: bool = False, note: str | None = None
+    ) -> Committed:
         """See `Store.commit`."""
+        check_note(note)
         check_name("producer", producer)
         number = check_whole_number("number", number, 0, NUMBER_MAX)
         wanted = list(dict.fromkeys(check_texts("stages", stages, "stage ids")))
         with self._lock:
             known = self._producers.result_of(producer, number)
             if known is not None:
+                if not keep_committed:
+                    self._check_same(producer, number, wanted, known)
                 own = {identity for identity, owner, _ in self._stages.all() if owner == producer}
                 self._remove([identity for identity in wanted if identity in own])
                 return self._known(producer, number, known)
             before = self._producers.last_commit_us(producer)
-            messages = self._commit(producer, number, wanted)
+            messages = self._commit(producer, number, wanted, note)
             if before is not None:
                 # Left over from attempts that were made before the last commit: nobody can want them any more.
                 self._stages.remove_expired(producer, before)
-        return Committed(producer, number, messages, duplicate=False, newest=number)
+        return Committed(producer, number, messages, duplicate=False, newest=number, note=note)
+
+    def _check_same(self, producer: str, number: int, wanted: list[str], known: Any) -> None:
+        """
+        Raise `TransactionChanged` if *wanted* holds other messages than those that were committed.
+
+        Stages that are gone cannot be compared: those of that commit itself, and of a repetition whose answer was lost. A commit of an
+        older version tells only how many messages it had.
+        """
+        names = _names(wanted)
+        if not wanted or known.get("names") == names or (producer, number, names) in self._repeats:
+            return
+        messages = 0
+        total: int | None = 0
+        missing = []
+        for identity in wanted:
+            try:
+                stage = self._stages.load(identity)
+            except StageNotFound:
+                missing.append(identity)
+                continue
+            messages += stage.messages
+            total = None if total is None or stage.digest is None else digest.add(total, stage.digest)
+        if len(missing) == len(wanted):
+            return
+        if missing:
+            raise StageNotFound(missing[0])
+        committed = known.get("digest")
+        is_other = committed is not None and total is not None and int(committed, 16) != total
+        if is_other or messages != int(known["messages"]):
+            raise TransactionChanged(producer, number, int(known["messages"]), messages)
+        self._repeats[producer, number, names] = None
+        if len(self._repeats) > _REPEATS_KEPT:
+            self._repeats.popitem(last=False)
 
     def _known(self, producer: str, number: int, result: Any) -> Committed:
         newest = self._producers.newest_of(producer)
-        return Committed(producer, number, int(result["messages"]), duplicate=True, newest=max(number, newest or 0))
+        return Committed(
+            producer, number, int(result["messages"]), duplicate=True, newest=max(number, newest or 0), note=result.get("note")
+        )
 
-    def _commit(self, producer: str, number: int, wanted: list[str]) -> int:
+    def _commit(self, producer: str, number: int, wanted: list[str], note: str | None) -> int:
         """Decide it, and remove the stages; returns how many messages it published."""
         outgrown: set[str] = set()
         while True:
             try:
-                return self._try_to_commit(producer, number, wanted, outgrown)
+                return self._try_to_commit(producer, number, wanted, note, outgrown)
             except Outgrown as error:
                 # They are copied, or gathered into parts that leave more room.
                 if outgrown.issuperset(error.paths):
                     raise
                 outgrown.update(error.paths)
 
-    def _try_to_commit(self, producer: str, number: int, wanted: list[str], outgrown: set[str]) -> int:
+    def _try_to_commit(self, producer: str, number: int, wanted: list[str], note: str | None, outgrown: set[str]) -> int:
         """The same. Everything is checked before anything is decided. Raises `Outgrown`: nothing was changed."""
         volume = self._volume
         limits = CommitLimits(
             COMMIT_BYTES_MAX,
-            max(1, (volume.settings.frame_bytes - _RESULT_BYTES_MAX) // ENTRY_OVERHEAD_BYTES - 1),
+            max(1, (volume.settings.frame_bytes - _RESULT_BYTES_MAX - len(json.dumps(note))) // ENTRY_OVERHEAD_BYTES - 1),
             descriptors_max() // 2,
         )
         contents = StagedContents(self._stages, self._catalog, producer, limits, outgrown)
@@ -224,7 +287,11 @@ class Staging:
         except BaseException:
             contents.discard()
             raise
-        result = {"messages": contents.messages, "stages": len(wanted)}
+        result: dict[str, Any] = {"messages": contents.messages, "stages": len(wanted), "names": _names(wanted)}
+        if contents.digest is not None:
+            result["digest"] = f"{contents.digest:016x}"
+        if note is not None:
+            result["note"] = note
         try:
             volume.commit_changes([*contents.changes, self._producers.transaction_entry(producer, number, result)])
         except OutcomeUnknown:
@@ -261,3 +328,8 @@ class Staging:
                 return self._stages.remove_expired()
         except OSError as error:
             raise StorageFailed(self._stages.directory, str(error)) from None
+
+
+def _names(stages: Sequence[str]) -> str:
+    """The ids of stages as one short text, in whatever order they come."""
+    return hashlib.sha256("\n".join(sorted(set(stages))).encode()).hexdigest()[:32]

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import datetime as dt
 import logging
 import os
-import threading
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock import threads as threading
 from penstock.arguments import check_seconds, check_texts, check_whole_number, shown
-from penstock.clock import SystemClock
-from penstock.errors import BadArgument, BadSetting, Closed, Corrupt, PenstockError, TopicNotFound
+from penstock.clock import SystemClock, WatchedClock, asked_us, settled_us
+from penstock.errors import (
+    BadArgument,
+    BadSetting,
+    Closed,
+    Corrupt,
+    MemberNotFound,
+    NoAccess,
+    PenstockError,
+    TopicExists,
+    TopicNotFound,
+)
 from penstock.files import RealFileSystem
 from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
@@ -29,17 +40,18 @@ from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings, no_such_setting
 from penstock.store import reading
 from penstock.store.consumer import Consumer
-from penstock.store.dead_letter_box import DeadLetters
+from penstock.store.dead_letter_box import DeadLetters, open_box
+from penstock.store.declaring import Declaration
 from penstock.store.delivery_records import WRITE_SECONDS, DeliveryRecords
 from penstock.store.housekeeping import Housekeeper, Retained, Rewritten
 from penstock.store.metrics import Collector, Meter, StoreMetrics
 from penstock.store.producer import Producer, ProducerOptions, StoreOutlet
 from penstock.store.reading import TopicPositions
 from penstock.store.staging import Staging
-from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.stats import GroupStats, MemberInfo, StoreStats, TopicStats
 from penstock.store.transaction import Transaction
-from penstock.store.worker import STOP_SECONDS, Worker, Workers
-from penstock.topics.catalog import DEAD_LETTER_SUFFIX, DELIVERIES_SUFFIX, Catalog, check_publishable
+from penstock.store.worker import STOP_SECONDS, Worker, Workers, check_worker
+from penstock.topics.catalog import DEAD_LETTER_SUFFIX, DELIVERIES_SUFFIX, OWN_SUFFIXES, Catalog, check_publishable
 from penstock.topics.options import SECONDS_MAX, Options, options
 from penstock.topics.producers import Producers
 from penstock.topics.stages import Stages
@@ -48,13 +60,13 @@ from penstock.volume.tickets import Append, Other
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.clock import Clock
     from penstock.files import FileSystem
     from penstock.groups.dead_letters import Move
     from penstock.groups.group import Group
+    from penstock.groups.member import Member
     from penstock.journal.ticket import Ticket
     from penstock.log.partition_log import PartitionLog
     from penstock.store.staging import Committed, OpenStage
@@ -144,7 +156,7 @@ class Store:
         self.path = path
         self._door = door
         self._is_parents = False
-        self._clock = clock
+        self._clock = clock = WatchedClock(clock, settings.clock_jump_grace_ms / 1000)
         self._background = background
         self._keep_finished = keep_finished
         self._groups = Groups(clock)
@@ -165,6 +177,7 @@ class Store:
             path, settings=settings, files=files, clock=clock, create=create, background=background,
             layers=(self._producers, self._groups), door=door,
         )  # fmt: skip
+        clock.begin(max([log.max_time_us for log in self._volume.logs if log.committed_end > log.log_start], default=None))
         try:
             self._catalog = Catalog(self._volume, clock, self._producers, default, auto_create=auto_create)
             self._deliveries = DeliveryRecords(self._catalog, clock)
@@ -413,7 +426,7 @@ class Store:
         compression: str | None = None,
     ) -> Receipts | list[Receipt]:
         """
-        Store several messages, all of each partition or none of them; returns their receipts in order.
+        Store several messages, all of them or none; returns their receipts in order.
 
         The other arguments are columns: one entry for each value. *ttls*, *delays* and *priorities* may also be one for all. Without keys
         all of them go to one partition.
@@ -451,6 +464,9 @@ class Store:
         outlet = StoreOutlet(self._catalog.to_publish(topic), self._volume, self._producers, checked.name)
         producer = Producer(outlet, self._open_producers.discard, checked, background=self._background)
         self._open_producers.add(producer)
+        if self._closed:
+            producer.close()
+            raise Closed(self.path)
         return producer
 
     def transaction(self) -> Transaction:
@@ -467,19 +483,24 @@ class Store:
         self._check_open()
         return self._staging.begin(producer, self._check_open)
 
-    def commit(self, producer: str, number: int, stages: Sequence[str]) -> Committed:
+    def commit(
+        self, producer: str, number: int, stages: Sequence[str], *, keep_committed: bool = False, note: str | None = None
+    ) -> Committed:
         """
         Publish all messages of *stages* at once, under *number*: the second phase. Readers see all of them or none.
 
-        A number that was committed before gives the first answer and changes nothing, so it may be repeated until it succeeds.
+        A number that was committed before, with the same messages in whatever order, gives the first answer and changes nothing, so it may
+        be repeated until it succeeds. With *keep_committed* the messages are not compared: what was committed counts. *note*, of up to
+        2,048 bytes, is kept beside the number, and `committed` gives it back: how far the input was read, for instance.
 
         Raises:
             TransactionFenced: a higher number of *producer* was committed, and this one is not known; nothing was changed.
+            TransactionChanged: this number was committed with other messages; nothing was changed, and the stages are still there.
             StageNotFound, BadArgument, CommitTooLarge, Corrupt, StorageFull: nothing was changed.
             OutcomeUnknown: the disk failed; reopen the store and repeat it.
         """
         self._check_open()
-        return self._staging.commit(producer, number, stages)
+        return self._staging.commit(producer, number, stages, keep_committed=keep_committed, note=note)
 
     def abort(self, stages: Sequence[str]) -> int:
         """Drop stages that will not be committed; returns how many were there."""
@@ -508,19 +529,32 @@ class Store:
         backoff: Seconds | None = None,
         backoff_max: Seconds | None = None,
         concurrency: int = 1,
+        name: str | None = None,
+        create: bool | None = None,
+        topic_settings: Mapping[str, Any] | None = None,
     ) -> Consumer:
         """
         A new member of a group; the group is made if it is not there, beginning at *start*. Durable when it returns.
 
         What is given of *lease*, *max_deliveries*, *ordered*, *reset* and the backoff holds for the whole group from now on; what is
         not given stays as it is. *concurrency* says how many messages are handled at once: so many count as failed if the process dies.
+        *name* is what `members` shows.
+
+        A topic that is not there is made, as publishing makes it, and the group gets all that is published from then on, whatever *start*
+        says. With *create* it is made also where the store does not make topics by itself, or with False never. *topic_settings*, keywords
+        of `create_topic` and their values, declare the topic: a new one gets them, and one that is there must have them.
 
         Raises:
-            TopicNotFound, BadName, BadSetting, BadArgument: nothing was changed.
+            TopicNotFound: the topic is not there, and may not be made; nothing was changed.
+            TopicExists: the topic is there, and is not as *topic_settings* declare it; the error tells what differs.
+            BadName, BadSetting, BadArgument: nothing was changed.
         """
         self._check_open()
-        found = self._catalog.get(topic)
         check_name("group", group)
+        if name is not None:
+            check_name("consumer", name)
+        if create is not None and not isinstance(create, bool):
+            raise BadArgument("create", shown(create), "must be True, False or None")
         prefetch = check_whole_number("prefetch", prefetch, 1, MESSAGES_MAX)
         prefetch_bytes = check_whole_number("prefetch_bytes", prefetch_bytes, 1, 1 << 40)
         concurrency = check_whole_number("concurrency", concurrency, 1, MESSAGES_MAX)
@@ -528,24 +562,28 @@ class Store:
             "ordered": ordered, "lease_ms": _ms("lease", lease), "max_deliveries": max_deliveries,
             "backoff_ms": _ms("backoff", backoff), "backoff_max_ms": _ms("backoff_max", backoff_max), "reset": reset,
         }  # fmt: skip
-        wanted = {name: value for name, value in given.items() if value is not None}
+        wanted = {setting: value for setting, value in given.items() if value is not None}
+        declared = Declaration(topic_settings, self._catalog.default)
+        found, was_there = self._to_subscribe(topic, declared, lambda: _check_new(wanted, declared, start), create=create)
+        if not was_there and start == "latest":
+            start = "earliest"  # it was empty when this was called: all that came since is later than that
 
         def choose(known: Group | None) -> GroupSettings:
             settings = replace(GroupSettings() if known is None else known.settings, **wanted)
-            if settings.ordered and found.settings.priorities:
-                raise BadSetting(
-                    "ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic"
-                )
+            _check_order(settings, found.settings)
             if known is not None and known.ordered != settings.ordered and known.members:
                 raise BadSetting("ordered", settings.ordered, f"the group has members that were told {known.ordered}")
             return settings
 
+        if is_dead_letter_topic(found.name):
+            open_box(self._groups, found)  # what its members get are the letters that are there
         known = self._groups.find(found.topic_id, group)
         choose(known)  # what is wrong is told before what is wrong with the start
         # Where a group begins counts when it is made; later only that it is a place at all.
         starts = [reading.place("start", start, log, bounded=known is None) for log in found.logs]
         made = self._groups.make(
-            found.topic_id, found.name, group, choose, lambda: [max(at, log.log_start) for at, log in zip(starts, found.logs, strict=True)]
+            found.topic_id, found.name, group, choose, lambda: [max(at, log.log_start) for at, log in zip(starts, found.logs, strict=True)],
+            self._volume.settings.topic_groups_max,
         )  # fmt: skip
         if found.settings.record_deliveries:
             self._deliveries.attach(found, made)
@@ -556,6 +594,7 @@ class Store:
             identity = self._next_member
         try:
             member = made.join(identity, prefetch, prefetch_bytes, concurrency)
+            member.name = name
             consumer = Consumer(made, member, self._groups, self._consumers.discard)
             self._consumers.add(consumer)
             if self._closed:
@@ -566,6 +605,49 @@ class Store:
             # Ctrl-C: a member of which nobody knows would keep its partitions.
             made.leave_all([one for one in made.members if one.identity == identity])
             raise
+
+    def _to_subscribe(
+        self, name: str, declared: Declaration, check: Callable[[], None], *, create: bool | None
+    ) -> tuple[Topic, bool]:
+        """
+        The topic to subscribe to, made now if it is not there and may be, after *check*; and whether it was there.
+
+        Raises `TopicNotFound`, `TopicExists`, and what *check* raises: then nothing was changed.
+        """
+        catalog = self._catalog
+        was_there = True
+        try:
+            found = catalog.get(name)
+        except TopicNotFound:
+            may_create = catalog.auto_create if create is None else create
+            if not may_create:
+                raise
+            check()
+            was_there = False
+            if name.endswith(OWN_SUFFIXES):
+                found = self._own_to_subscribe(name)
+            else:
+                try:
+                    return catalog.create(
+                        name, 1 if declared.partitions is None else declared.partitions, declared.settings
+                    ), was_there
+                except TopicExists:
+                    found = catalog.get(name)  # somebody else made it at the same moment
+        declared.check(found)
+        return found, was_there
+
+    def _own_to_subscribe(self, name: str) -> Topic:
+        """The topic of dead letters, or of records of deliveries: it goes with its source, which is made if it is not there."""
+        catalog = self._catalog
+        suffix = next(suffix for suffix in OWN_SUFFIXES if name.endswith(suffix))
+        source = name.removesuffix(suffix)
+        if source.endswith(OWN_SUFFIXES):
+            raise TopicNotFound(name)
+        if suffix == DEAD_LETTER_SUFFIX:
+            return catalog.dead_letters_of(catalog.to_publish(source, auto_create=True))
+        if not catalog.get(source).settings.record_deliveries:
+            raise TopicNotFound(name)
+        return catalog.deliveries_of(catalog.get(source))
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """All groups, or those of one topic."""
@@ -582,6 +664,36 @@ class Store:
         """Forget a group and its position; durable when it returns. Its consumers are closed. Raises `GroupNotFound`."""
         self._check_open()
         self._groups.delete(self._group(topic, group))
+
+    def members(self, topic: str, group: str) -> list[MemberInfo]:
+        """The members of a group that are there now, the oldest first, and what each holds. Raises `TopicNotFound`, `GroupNotFound`."""
+        self._check_open()
+        found = self._group(topic, group)
+        with found.lock:
+            now, now_us = self._clock.monotonic(), self._clock.now_us()
+            return [
+                _member_info(one, now, now_us) for one in sorted(found.members, key=lambda one: (one.since_us, one.identity))
+            ]
+
+    def evict_member(self, topic: str, group: str, member: str) -> int:
+        """
+        Take a member, by its `id`, out of its group: what it holds goes back to the group at once, and none of it counts as failed.
+
+        Returns how many messages that were. Its consumer raises `ConsumerEvicted` when it next asks for messages; it may subscribe again,
+        which workers do by themselves. Raises `MemberNotFound`, `GroupNotFound`, `TopicNotFound`.
+        """
+        self._check_open()
+        found = self._group(topic, group)
+        for one in found.members:
+            if _member_id(one) == member:
+                held = found.evict(one)
+                _log.warning(
+                    "a member of group %s of %s was evicted; it held %d messages", group, topic, held,
+                    extra=event("member_evicted", topic=topic, group=group, member=member, messages=held),
+                )  # fmt: skip
+                self._groups.flush()
+                return held
+        raise MemberNotFound(topic, group, str(member))
 
     def _group(self, topic: str, group: str) -> Group:
         found = self._catalog.get(topic)
@@ -637,7 +749,7 @@ class Store:
         target = self._catalog.dead_letters_of(source)
         letter = dead_letter(move, *packing_of(source.settings))
         ticket = self._volume.submit_changes(
-            [Append(target.logs[0], letter), Other(GROUPS_OWNER, group.finished_by_move(move))]
+            [Append(target.logs[0], letter), Other(GROUPS_OWNER, group.finished_by_move(move))], essential=True
         )
 
         def done(finished: Ticket) -> None:
@@ -683,7 +795,13 @@ class Store:
         end: Place | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[Any]:
-        """The same as `pyarrow.RecordBatch`es; uncompressed columns are wrapped, not copied. Needs pyarrow."""
+        """
+        The same as `pyarrow.RecordBatch`es; uncompressed columns are wrapped, not copied. Needs pyarrow.
+
+        *columns* are some of partition, offset, timestamp, key, value, headers, priority, expires_at and deliver_at, default all; and
+        timestamp_type and appended_at. Where there is no message one empty batch tells the columns, so `pyarrow.Table.from_batches` takes
+        what this gives as it is. Raises `BadColumn`.
+        """
         self._check_open()
         found = self._catalog.get(topic)
         return reading.arrow(self._chosen(found, partition), start, end, columns)
@@ -744,7 +862,8 @@ class Store:
         Let the decorated function handle the messages of *group*, *concurrency* at a time, when `run` is called.
 
         It may be plain (threads) or async (tasks), and takes a message, or with *batch* a list of up to so many. It acks by returning
-        and nacks by raising. *options* are those of `subscribe`.
+        and nacks by raising. *options* are those of `subscribe`; a wrong name is refused here, and not first when it runs. A topic that is
+        not there is made, or where that is not allowed, waited for.
         """
         self._check_open()
 
@@ -752,13 +871,21 @@ class Store:
             handled = concurrency * (batch or 1)
             chosen = {"prefetch": max(PREFETCH_DEFAULT, handled), "concurrency": handled, **options}
             self._workers.add(
-                Worker(function, lambda: self.subscribe(topic, group, **chosen), concurrency=concurrency, batch=batch, linger=0)
+                Worker(
+                    function,
+                    lambda **more: self.subscribe(topic, group, **{**chosen, **more}),
+                    topic=topic,
+                    concurrency=concurrency,
+                    batch=batch,
+                    linger=0,
+                )
             )
             return function
 
         check_whole_number("concurrency", concurrency, 1, 10_000)
         if batch is not None:
             check_whole_number("batch", batch, 1, 100_000)
+        check_worker(topic, group, options)
         return add
 
     def run(self, *, stop_timeout: Seconds = STOP_SECONDS) -> None:
@@ -796,12 +923,12 @@ class Store:
             self._volume.checkpoint()
 
     def _retain(self, chosen: list[Topic], *, background: bool = False) -> Retained:
-        failed: Corrupt | OSError | None = None
+        failed: Corrupt | NoAccess | OSError | None = None
         for one in chosen:
             if is_dead_letter_topic(one.name) and one.settings.retention_age_ms:
                 try:
-                    self._expire_dead_letters(one)
-                except (Corrupt, OSError) as error:
+                    self._expire_dead_letters(one, settled_us(self._clock) if background else asked_us(self._clock))
+                except (Corrupt, NoAccess, OSError) as error:
                     failed = failed or error
                     if background:
                         self._housekeeper.troubles.tell(
@@ -815,11 +942,11 @@ class Store:
             raise failed
         return retained
 
-    def _expire_dead_letters(self, dead: Topic) -> None:
+    def _expire_dead_letters(self, dead: Topic, now_us: int) -> None:
         """Those that are too old are discarded, also where their segment stays."""
         try:
             box = self.dead_letters(dead.name.removesuffix(DEAD_LETTER_SUFFIX))
-            count = box.expire(self._clock.now_us() - dead.settings.retention_age_ms * 1000)
+            count = box.expire(now_us - dead.settings.retention_age_ms * 1000)
         except TopicNotFound:
             return  # its topic is gone
         if count:
@@ -917,7 +1044,11 @@ class Store:
                     if not group.name.startswith(".")
                 },
             )
-        return StoreStats(self.path, topics, self._volume.commits, self._volume.failure)
+        space = self._volume.space()
+        return StoreStats(
+            self.path, topics, self._volume.commits, self._volume.failure, space.is_full, space.free_bytes, space.floor_bytes,
+            space.refused,
+        )  # fmt: skip
 
     def metrics(self) -> StoreMetrics:
         """What `stats` has, lag and dead letters in seconds too, and, while it is measured (`measure`), how long things take."""
@@ -983,13 +1114,9 @@ class Store:
             if self._door is not None:
                 self._door.leave()  # first: what others hold goes back in order
             self._workers.stop()
-            for producer in list(self._open_producers):
-                with contextlib.suppress(PenstockError):
-                    producer.close()
-            for consumer in list(self._consumers):
-                with contextlib.suppress(PenstockError):
-                    consumer.close()
+            self._close_users()
             self._closed = True
+            self._close_users()  # those that came meanwhile
             self._stop.set()
             if self._thread is not None:
                 self._thread.join()
@@ -1001,6 +1128,14 @@ class Store:
             self._volume.close()
             self._let_go = True
 
+    def _close_users(self) -> None:
+        for producer in list(self._open_producers):
+            with contextlib.suppress(PenstockError):
+                producer.close()
+        for consumer in list(self._consumers):
+            with contextlib.suppress(PenstockError):
+                consumer.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -1011,15 +1146,44 @@ class Store:
         return f"<Store {self.path}{', closed' if self._closed else ''}>"
 
 
+def _time(time_us: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=time_us)
+
+
+def _member_id(member: Member) -> str:
+    return f"{member.identity:x}"
+
+
+def _member_info(member: Member, now: float, now_us: int) -> MemberInfo:
+    """What there is to tell of *member*, at a time by both clocks; under the lock of its group."""
+    origin = member.origin
+    heard = member.took if origin is None else origin.heard
+    return MemberInfo(
+        id=_member_id(member),
+        name=member.name,
+        interface="embedded" if origin is None else origin.interface,
+        peer="" if origin is None else origin.peer,
+        principal="" if origin is None else origin.principal,
+        since=_time(member.since_us),
+        last_heard=_time(now_us - max(0, round((now - heard) * 1_000_000))),
+        in_flight=member.in_flight,
+        buffered=member.buffered,
+        bytes=max(0, member.held_bytes),
+        prefetch=member.prefetch,
+        paused=member.paused,
+        partitions=[cursor.partition for cursor in member.cursors],
+    )
+
+
 def _group_stats(group: Group) -> GroupStats:
     with group.lock:
         counters = group.counters
         return GroupStats(
-            lag=sum(cursor.unfinished() for cursor in group.cursors),
+            lag=group.lag(),
             in_flight=sum(member.in_flight for member in group.members),
-            retrying=sum(len(cursor.failures) for cursor in group.cursors),
+            retrying=_retrying(group),
             members=len(group.members),
-            positions={cursor.partition: cursor.next_offset for cursor in group.cursors},
+            positions=group.positions(),
             delivered=counters.delivered,
             redelivered=counters.redelivered,
             acked=counters.acked,
@@ -1030,6 +1194,38 @@ def _group_stats(group: Group) -> GroupStats:
             skipped=counters.skipped,
             lost=counters.lost,
         )
+
+
+def _retrying(group: Group) -> int:
+    """How many messages failed and wait for their next delivery: not with a consumer, and not on their way to the dead letters."""
+    waiting = sum(len(cursor.failures.offsets - cursor.moving) for cursor in group.cursors if cursor.failures.offsets)
+    if not waiting:
+        return 0
+    handed = [
+        one for member in group.members for table in (member.handed, member.extended, member.waiting) for one in table.values()
+    ]
+    return waiting - sum(one.attempt > 1 for one in handed if one.offset in one._lot.cursor.failures.offsets)  # noqa: SLF001
+
+
+class _Empty:
+    """The log of a topic that is not made yet."""
+
+    log_start = committed_end = 0
+
+    @staticmethod
+    def offset_of_time(_: int) -> int:
+        return 0
+
+
+def _check_new(wanted: dict[str, Any], declared: Declaration, start: object) -> None:
+    """Raise what is wrong with a subscription to a topic that would have to be made for it."""
+    reading.place("start", start, _Empty)
+    _check_order(replace(GroupSettings(), **wanted), declared.settings)
+
+
+def _check_order(group: GroupSettings, topic: TopicSettings) -> None:
+    if group.ordered and topic.priorities:
+        raise BadSetting("ordered", True, "a topic with priorities has no order to keep: use ordered=False, or another topic")
 
 
 def _ms(name: str, value: object) -> int | None:

@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import datetime as dt
 import inspect
 import logging
 import queue
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock import threads as threading
 from penstock.arguments import check_seconds, check_whole_number, shown
-from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, UsageError
-from penstock.groups.dead_letters import reason_text
+from penstock.errors import BadArgument, Closed, ConsumerEvicted, LeaseExpired, PenstockError, TopicNotFound, UsageError
+from penstock.groups.dead_letters import is_dead_letter_topic, reason_text
 from penstock.log_events import event
+from penstock.store.declaring import check_subscription_options
+from penstock.values import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.settings import GroupSettings
 
 
 _log = logging.getLogger("penstock")
@@ -33,6 +38,10 @@ CONCURRENCY_MAX = 10_000
 STOP_SECONDS = 15.0
 LOOK_SECONDS = 0.25
 RETRY_SECONDS = 0.2
+TOPIC_SECONDS = 0.5
+"""How often a worker looks whether a topic is there that it may not make."""
+KEY_BYTES_SHOWN = 100
+"""How much of a key stands in the log."""
 ASIDE_MAX = 8
 """Threads in which async functions' messages are begun and ended where that means to wait for a server."""
 
@@ -73,21 +82,34 @@ class TakesMessages(Protocol):
         """Give back what is not finished."""
 
 
+def check_worker(topic: object, group: object, options: dict[str, Any]) -> None:
+    """Raise `BadName` or `BadSetting` where a worker is made, and not first where it runs."""
+    check_name("topic", topic)  # type: ignore[arg-type]
+    check_name("group", group)  # type: ignore[arg-type]
+    check_subscription_options(options, ("group", "concurrency", "batch"))
+
+
 class Worker:
     """One function and the messages it handles. Made by `Store.worker`."""
 
     def __init__(
         self,
         function: Callable[[Any], Any],
-        subscribe: Callable[[], TakesMessages],
+        subscribe: Callable[..., TakesMessages],
+        *,
+        topic: str,
         concurrency: object,
         batch: object,
         linger: object,
     ) -> None:
+        """*subscribe* makes a consumer, and takes options of `Store.subscribe` that go before its own."""
         if not callable(function):
             raise BadArgument("function", shown(function), "must be a function that takes a message, or a list of them")
         self.function = function
         self._subscribe = subscribe
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._replacing = threading.Lock()
         self.concurrency = check_whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
         self.batch = None if batch is None else check_whole_number("batch", batch, 1, 100_000)
         self._linger = check_seconds("linger", linger, 0, 60)
@@ -99,9 +121,42 @@ class Worker:
         self.failed = 0
 
     def start(self) -> None:
-        """Begin to handle messages, in threads of its own."""
-        self._consumers = [self._subscribe()]
-        topic = self._consumers[0].topic
+        """
+        Begin to handle messages, in threads of its own; without a topic, when there is one.
+
+        Raises what subscribing raises, but for that the topic is not there.
+        """
+        self._stopping.clear()
+        try:
+            self._begin_with(self._subscribe())
+        except TopicNotFound as error:
+            _log.warning(
+                "a worker waits for the topic %s: %s", self._topic, error, extra=event("worker_waits", topic=self._topic)
+            )
+            waiting = threading.Thread(target=self._wait_for_topic, name=f"penstock-worker {self._topic}", daemon=True)
+            self._threads = [waiting]
+            waiting.start()
+
+    def _wait_for_topic(self) -> None:
+        while not self._stopping.wait(TOPIC_SECONDS):
+            try:
+                # From its beginning, whatever `start` says: it was not there when this was asked for.
+                consumer = self._subscribe(start="earliest")
+            except TopicNotFound:
+                continue
+            except Closed:
+                return
+            except PenstockError as error:
+                _log_trouble(self._topic, error)
+                continue
+            self._begin_with(consumer)
+            if self._stopping.is_set():
+                self.stop()
+            return
+
+    def _begin_with(self, consumer: TakesMessages) -> None:
+        self._consumers = [consumer]
+        topic = consumer.topic
         if self._consumers[0].ordered:
             # What one consumer gets must be handled in order, so each handler has its own, and partitions of its own.
             self._consumers += [self._subscribe() for _ in range(self.concurrency - 1)]
@@ -109,9 +164,10 @@ class Worker:
         if self._is_async:
             handlers = [lambda: asyncio.run(self._serve_all())]
         else:
-            handlers = [self._runner(self._consumers[at % len(self._consumers)]) for at in range(self.concurrency)]
-        self._threads = [threading.Thread(target=run, name=f"penstock-worker {topic}", daemon=True) for run in handlers]
-        for thread in self._threads:
+            handlers = [self._runner(at % len(self._consumers)) for at in range(self.concurrency)]
+        threads = [threading.Thread(target=run, name=f"penstock-worker {topic}", daemon=True) for run in handlers]
+        self._threads = [*(thread for thread in self._threads if thread.is_alive()), *threads]
+        for thread in threads:
             thread.start()
 
     def _take(self, consumer: TakesMessages) -> list[Any]:
@@ -120,11 +176,12 @@ class Worker:
             return [] if message is None else [message]
         return consumer.get_many(self.batch)
 
-    def _runner(self, consumer: TakesMessages) -> Callable[[], None]:
+    def _runner(self, number: int) -> Callable[[], None]:
         def run() -> None:
             pause = threading.Event()
             messages: list[Any] = []
             while True:
+                consumer = self._consumers[number]
                 try:
                     messages = self._take(consumer)
                     if messages:
@@ -132,6 +189,10 @@ class Worker:
                     messages = []
                 except Closed:
                     return
+                except ConsumerEvicted as error:
+                    if not self._replace(number, consumer, error):
+                        return
+                    pause.wait(RETRY_SECONDS)
                 except BaseException as error:  # noqa: BLE001 - without this thread nobody handles any more
                     # Also what another thread raises in this one, at any moment: between two handlers nobody else knows of these.
                     _give_back(messages)
@@ -140,6 +201,23 @@ class Worker:
                     pause.wait(RETRY_SECONDS)
 
         return run
+
+    def _replace(self, number: int, evicted: TakesMessages, error: ConsumerEvicted) -> bool:
+        """Subscribe anew in place of a consumer that was evicted, once for all threads that used it; False: the worker ends."""
+        with self._replacing:
+            if self._stopping.is_set():
+                return False
+            if self._consumers[number] is evicted:
+                _log.warning(
+                    "a worker subscribes again: %s", error, extra=event("worker_evicted", topic=error.topic, group=error.group)
+                )
+                try:
+                    self._consumers[number] = self._subscribe(create=False)
+                except Closed:
+                    return False
+                except PenstockError as trouble:
+                    _log_trouble(self._topic, trouble)  # the next call is told the same again
+        return True
 
     def _begin(self, messages: list[Any]) -> list[Any]:
         begun = []
@@ -171,14 +249,7 @@ class Worker:
             self.handled += len(messages)
         elif isinstance(error, Exception):
             self.failed += len(messages)
-            first = messages[0]
-            _log.warning(
-                "a handler of %s failed: %s", first.topic, reason_text(error),
-                extra=event(
-                    "handler_failed", topic=first.topic, group=first.group, partition=first.partition, offset=first.offset,
-                    messages=len(messages), error=type(error).__name__,
-                ),
-            )  # fmt: skip
+            _log_failure(messages, error)
         for message in messages:
             try:
                 message.__exit__(None if error is None else type(error), error, None)
@@ -192,12 +263,12 @@ class Worker:
         if self._consumers[0].asks_a_server:
             self._aside = ThreadPoolExecutor(min(ASIDE_MAX, self.concurrency), "penstock-worker-calls")
         try:
-            await asyncio.gather(*[self._serve(consumer, at_once) for consumer in self._consumers])
+            await asyncio.gather(*[self._serve(number, at_once) for number in range(len(self._consumers))])
         finally:
             if self._aside is not None:
                 self._aside.shutdown(wait=False)
 
-    async def _serve(self, consumer: TakesMessages, at_once: int) -> None:
+    async def _serve(self, number: int, at_once: int) -> None:
         loop = asyncio.get_running_loop()
         free = asyncio.Semaphore(at_once)
         tasks: set[asyncio.Task[None]] = set()
@@ -205,12 +276,17 @@ class Worker:
             await free.acquire()
             messages: list[Any] = []
             while not messages:
+                consumer = self._consumers[number]
                 try:
                     messages = await consumer.take_in_loop(self.batch or 1)
                 except Closed:
                     if tasks:
                         await asyncio.wait(tasks)
                     return
+                except ConsumerEvicted as error:
+                    if not await asyncio.to_thread(self._replace, number, consumer, error):
+                        return
+                    await asyncio.sleep(RETRY_SECONDS)
                 except Exception as error:  # noqa: BLE001 - without this task nobody handles any more
                     _log_trouble(consumer.topic, error)
                     await asyncio.sleep(RETRY_SECONDS)
@@ -264,6 +340,7 @@ class Worker:
 
     def stop(self) -> None:
         """Close the consumer: waiting threads end now, busy ones when their handler ends."""
+        self._stopping.set()
         for consumer in self._consumers:
             consumer.close()
 
@@ -281,6 +358,39 @@ def _give_back(messages: list[Any]) -> None:
             message.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         except PenstockError as late:
             _log.warning("%s", late)
+
+
+def _log_failure(messages: list[Any], error: Exception) -> None:
+    """Tell that a handler failed, with what, and what becomes of its messages; of several it is the first that is told of."""
+    first = messages[0]
+    settings: GroupSettings | None = getattr(first, "group_settings", None)
+    most = None if settings is None else 0 if is_dead_letter_topic(first.topic) else settings.max_deliveries
+    retry_s: float | None = None
+    if settings is None or most is None:
+        outcome, outlook = "retry", "it comes again, or becomes a dead letter"
+    elif 0 < most <= first.attempt:
+        outcome, outlook = "dead_letter", "it becomes a dead letter"
+    else:
+        retry_s = min(settings.backoff_ms / 1000 * 2.0 ** min(first.attempt - 1, 60), settings.backoff_max_ms / 1000)
+        when = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=retry_s)
+        outcome, outlook = "retry", f"it comes again in {retry_s:g} s, about {when:%H:%M:%S} UTC"
+    key = first.key
+    _log.log(
+        logging.ERROR if outcome == "dead_letter" else logging.WARNING,
+        "a handler of group %s failed at %s/%d offset %d%s%s, delivery %d of %s: %s; %s",
+        first.group, first.topic, first.partition, first.offset, "" if key is None else f" key {_key_text(key)}",
+        "" if len(messages) == 1 else f" and {len(messages) - 1} more", first.attempt, most or "any number", reason_text(error), outlook,
+        exc_info=error,
+        extra=event(
+            "handler_failed", topic=first.topic, group=first.group, partition=first.partition, offset=first.offset,
+            key=None if key is None else _key_text(key), messages=len(messages), attempt=first.attempt, max_deliveries=most,
+            error=type(error).__name__, outcome=outcome, retry_s=retry_s,
+        ),
+    )  # fmt: skip
+
+
+def _key_text(key: bytes) -> str:
+    return key[:KEY_BYTES_SHOWN].decode(errors="backslashreplace")
 
 
 def _log_trouble(topic: str, error: BaseException) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.errors import ReservedName, TopicNotFound
+from penstock import threads as threading
+from penstock.errors import ReservedName, TopicExists, TopicNotFound
 from penstock.settings import TopicSettings
 from penstock.topics.options import packing
 from penstock.topics.topic import Topic
@@ -95,7 +95,10 @@ class Catalog:
                 raise TopicNotFound(name)
             if check is not None:
                 check(self._draft(name))
-            topic = self.create(name, 1, self._default)
+            try:
+                topic = self.create(name, 1, self._default)
+            except TopicExists:
+                topic = self.get(name)  # somebody else made it at the same moment, with settings of their own
         return topic
 
     def to_publish_now(self, name: str) -> Topic | None:
@@ -169,7 +172,7 @@ class Catalog:
             retain="always",
             compression=topic.settings.compression,
         )
-        return self._open_own(topic, name, settings)
+        return self._open_own(topic, name, settings, essential=True)
 
     def deliveries_of(self, topic: Topic) -> Topic:
         """
@@ -183,13 +186,13 @@ class Catalog:
         )  # fmt: skip
         return self._open_own(topic, name, settings)
 
-    def _open_own(self, topic: Topic, name: str, settings: TopicSettings) -> Topic:
+    def _open_own(self, topic: Topic, name: str, settings: TopicSettings, *, essential: bool = False) -> Topic:
         """A topic that goes with *topic*, made now if it is not there. Raises `TopicNotFound`."""
         with self._lock:
             if self._by_id.get(topic.topic_id) is not topic or topic.topic_id in self._going:
                 raise TopicNotFound(topic.name)
             found = self._topics.get(name)
-            return self._add(self._volume.create_topic(name, 1, settings)) if found is None else found
+            return self._add(self._volume.create_topic(name, 1, settings, essential=essential)) if found is None else found
 
     @property
     def auto_create(self) -> bool:

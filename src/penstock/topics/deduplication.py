@@ -10,23 +10,22 @@ A key that is being committed stands in the table as *pending*: a second publish
 receipt, or its turn if the first one failed. The table holds at most `KEYS_MAX` keys; beyond that the oldest is forgotten early, which
 can mean a duplicate and never a loss, and is counted.
 
-Time is the wall clock, as it stands in the log. A key counts while the clock is less than the window away from the moment of its
-message: before it too, so that a clock that is set back a little forgets nothing. Where the clock is set back further, what was
-published until then is ahead of it, and lies aside (`_ahead`): it would count when the clock gets there again, as it would after a
-restart, does not keep those behind it from being forgotten, and is the first to go when there are too many. What was forgotten while
-the clock was ahead is remembered after a restart only: a possible duplicate again, and never a loss.
+The time of the table is the monotonic clock: a key counts for the window after its message was stored, whatever the wall clock does
+meanwhile. Only what a restart reads back has the wall clock's times. There a key that is ahead of the clock, because that was set back,
+counts as if it had just been stored; and the clock is not believed if it has just jumped forward (`clock.WatchedClock`). So a clock that is
+wrong makes keys last longer over a restart, and never shorter than since the newest message.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock import threads as threading
 from penstock.format import columns as c
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.log.partition_log import PartitionLog
 
@@ -38,7 +37,8 @@ class Seen(NamedTuple):
 
     partition: int
     offset: int
-    append_time_us: int
+    at_us: int
+    """When it was stored, by the monotonic clock."""
 
 
 class Pending:
@@ -53,14 +53,17 @@ class Pending:
 class DedupWindow:
     """The keys of one topic. Safe to use from any thread."""
 
-    def __init__(self, logs: Sequence[PartitionLog], window_ms: int, keys_max: int = KEYS_MAX) -> None:
+    def __init__(
+        self, logs: Sequence[PartitionLog], window_ms: int, wall_us: Callable[[], int], keys_max: int = KEYS_MAX
+    ) -> None:  # fmt: skip
+        """*wall_us* tells the time that the log's times are compared with; all other times are of the monotonic clock."""
         self._logs = logs
+        self._wall_us = wall_us
         self._window_us = window_ms * 1000
         self._keys_max = keys_max
         self._lock = threading.Lock()
         # In a dict the first key is the slower to find the more before it were removed.
         self._table: OrderedDict[bytes, Seen | Pending] = OrderedDict()
-        self._ahead: OrderedDict[bytes, tuple[Seen, ...]] = OrderedDict()
         self._loaded = False
         self.evicted = 0
         """Keys that were forgotten before their window ended."""
@@ -80,7 +83,7 @@ class DedupWindow:
                     found = [self._find(key, now_us) for key in keys]
                     for key, seen in zip(keys, found, strict=True):
                         if seen is None:
-                            self._put_aside(key, now_us)
+                            self._table.pop(key, None)  # to the end, where the newest are
                             self._table[key] = pending
                     return found, pending
             busy.done.wait()
@@ -90,7 +93,6 @@ class DedupWindow:
         with self._lock:
             self._prepare(now_us)
             seen = [one for one in self._table.values() if isinstance(one, Seen)]
-            seen += [one for ahead in self._ahead.values() for one in ahead]
             return min([one.offset for one in seen if one.partition == partition and self._counts(one, now_us)], default=None)
 
     def settle(self, pending: Pending, places: dict[bytes, Seen] | None, keys: Sequence[bytes]) -> None:
@@ -101,19 +103,16 @@ class DedupWindow:
                     del self._table[key]
             if places is not None:
                 for key, seen in places.items():
-                    self._remember(key, seen, seen.append_time_us)
+                    self._remember(key, seen, seen.at_us)
         pending.done.set()
 
     def _counts(self, seen: Seen, now_us: int) -> bool:
-        return abs(now_us - seen.append_time_us) < self._window_us
+        return now_us - seen.at_us < self._window_us
 
     def _find(self, key: bytes, now_us: int) -> Seen | None:
-        """The message of a key that nobody is publishing: the latest by the clock, of those that count."""
+        """The message of a key that nobody is publishing, if it counts."""
         seen = self._table.get(key)
-        if key not in self._ahead:
-            return seen if isinstance(seen, Seen) and self._counts(seen, now_us) else None
-        known = [one for one in (seen, *self._ahead[key]) if isinstance(one, Seen) and self._counts(one, now_us)]
-        return max(known, key=lambda one: one.append_time_us, default=None)
+        return seen if isinstance(seen, Seen) and self._counts(seen, now_us) else None
 
     def _prepare(self, now_us: int) -> None:
         if not self._loaded:
@@ -123,41 +122,25 @@ class DedupWindow:
 
     def _remember(self, key: bytes, seen: Seen, now_us: int) -> None:
         self._table[key] = seen
-        while len(self._table) + len(self._ahead) > self._keys_max:
-            if self._ahead:
-                self._ahead.popitem(last=False)
-                self.evicted += 1
-            else:
-                _, oldest = self._table.popitem(last=False)
-                # Of those behind one that is ahead of the clock some may have had their time.
-                self.evicted += isinstance(oldest, Pending) or self._counts(oldest, now_us)
+        while len(self._table) > self._keys_max:
+            _, oldest = self._table.popitem(last=False)
+            self.evicted += isinstance(oldest, Pending) or self._counts(oldest, now_us)
 
     def _forget_old(self, now_us: int) -> None:
-        """Drop the keys whose window has ended from the front, where they are in the order of the clock but for when it was set back."""
-        oldest = now_us - self._window_us
+        """Drop the keys whose window has ended from the front, where the oldest are."""
         while self._table:
             key = next(iter(self._table))
             seen = self._table[key]
             if isinstance(seen, Pending) or self._counts(seen, now_us):
                 break
-            self._put_aside(key, now_us)
-        while self._ahead:
-            key = next(iter(self._ahead))
-            if any(seen.append_time_us > oldest for seen in self._ahead[key]):
-                break
-            del self._ahead[key]
-
-    def _put_aside(self, key: bytes, now_us: int) -> None:
-        """Take a key that does not count now out of the table: it is forgotten, unless the clock has yet to get there."""
-        seen = self._table.pop(key, None)
-        if isinstance(seen, Seen) and seen.append_time_us > now_us:
-            self._ahead[key] = (*self._ahead.get(key, ()), seen)
+            del self._table[key]
 
     def _load(self, now_us: int) -> None:
         """Read the keys of the last window back from the logs."""
         found: list[tuple[int, bytes, Seen]] = []
+        wall_us = self._wall_us()
         for partition, log in enumerate(self._logs):
-            offset = max(log.offset_of_time(now_us - self._window_us), log.log_start)
+            offset = max(log.offset_of_time(wall_us - self._window_us), log.log_start)
             while batches := log.read(offset):
                 for batch in batches:
                     if batch.entry(c.DEDUP_KEY) is None:
@@ -166,15 +149,11 @@ class DedupWindow:
                         key = batch.dedup_key(index)
                         if key is not None:
                             time_us = batch.append_time_us(index)
-                            found.append((time_us, bytes(key), Seen(partition, batch.offset(index), time_us)))
+                            age_us = max(0, wall_us - time_us)
+                            found.append((time_us, bytes(key), Seen(partition, batch.offset(index), now_us - age_us)))
                 offset = batches[-1].end_offset
         found.sort(key=lambda entry: entry[0])
-        for time_us, text, seen in found:
-            if time_us >= now_us + self._window_us:
-                self._ahead[text] = (*self._ahead.get(text, ()), seen)
-            elif time_us > now_us - self._window_us:
+        for _, text, seen in found:
+            if self._counts(seen, now_us):
                 self._table.pop(text, None)
                 self._remember(text, seen, now_us)
-        while len(self._table) + len(self._ahead) > self._keys_max:
-            self._ahead.popitem(last=False)
-            self.evicted += 1

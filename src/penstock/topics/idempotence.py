@@ -7,20 +7,21 @@ way to the log is remembered here.
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import OutcomeUnknown, ProducerFenced, SequenceGap
+from penstock import threads as threading
+from penstock.errors import OutcomeUnknown, ProducerFenced, SequenceGap, UsageError
+from penstock.volume.tickets import Append, AppendTicket, ChangesTicket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer
     from penstock.journal.ticket import Ticket
     from penstock.log.partition_log import PartitionLog
     from penstock.topics.producers import Producers
-    from penstock.volume.tickets import AppendTicket
     from penstock.volume.volume import Volume
 
 
@@ -34,7 +35,7 @@ class Sent(NamedTuple):
 
     incarnation: int
     sequence: int
-    ticket: AppendTicket | None
+    ticket: Ticket | None
 
     @property
     def is_refused(self) -> bool:
@@ -51,7 +52,7 @@ class SequenceGate:
         self._producers = producers
         self._lock = threading.Lock()
         self._sent: dict[int, Sent] = {}
-        self._on_the_way: dict[tuple[int, int, int], AppendTicket] = {}
+        self._on_the_way: dict[tuple[int, int, int], Ticket] = {}
         self._sends = self._bytes = 0
 
     @property
@@ -86,25 +87,34 @@ class SequenceGate:
         producer = batch.producer
         assert producer is not None
         with self._lock:
-            self._producers.check(producer.id, producer.incarnation)
-            known = self._latest(producer.id)
-            if known is not None and producer.incarnation < known.incarnation:
-                raise ProducerFenced(f"{producer.id:#018x}", producer.incarnation, known.incarnation)
-            ticket = self._on_the_way.get((producer.id, producer.incarnation, producer.sequence))
-            if ticket is not None and not ticket.done:
-                return None, ticket, True
-            least = most = 0 if known is None or producer.incarnation > known.incarnation else known.sequence + 1
-            if known is not None and producer.incarnation == known.incarnation and known.is_refused:
-                # The last one was not stored, nor maybe some before it: the producer sends them again, or goes on behind them.
-                least = self._stored(producer) + 1
-            if known is None and producer.sequence > 0:
-                # Nothing is known of it any more, so nothing can be missing.
-                least = most = producer.sequence
-            if producer.sequence > most:
-                raise SequenceGap(f"{producer.id:#018x}", producer.sequence, most)
-            if producer.sequence < least:
-                return self._duplicate(producer)
+            known = self._look(producer)
+            if isinstance(known, int):
+                return known, None, True
+            if known is not None:
+                if not isinstance(known, AppendTicket):
+                    raise UsageError("this batch is on its way already, together with others")
+                return None, known, True
             return self._send(batch, producer, callback)
+
+    def _look(self, producer: Producer) -> Ticket | int | None:
+        """What became of a batch: its ticket while it is on its way, its first offset if it is stored, None if it is new."""
+        self._producers.check(producer.id, producer.incarnation)
+        known = self._latest(producer.id)
+        if known is not None and producer.incarnation < known.incarnation:
+            raise ProducerFenced(self._producers.name_of(producer.id), producer.incarnation, known.incarnation)
+        ticket = self._on_the_way.get((producer.id, producer.incarnation, producer.sequence))
+        if ticket is not None and not ticket.done:
+            return ticket
+        least = most = 0 if known is None or producer.incarnation > known.incarnation else known.sequence + 1
+        if known is not None and producer.incarnation == known.incarnation and known.is_refused:
+            # The last one was not stored, nor maybe some before it: the producer sends them again, or goes on behind them.
+            least = self._stored(producer) + 1
+        if known is None and producer.sequence > 0:
+            # Nothing is known of it any more, so nothing can be missing.
+            least = most = producer.sequence
+        if producer.sequence > most:
+            raise SequenceGap(self._producers.name_of(producer.id), producer.sequence, most)
+        return self._duplicate(producer) if producer.sequence < least else None
 
     def _stored(self, producer: Producer) -> int:
         """The last sequence of this incarnation that the log has; -1 if it has none."""
@@ -126,11 +136,13 @@ class SequenceGate:
         recent = self._log.state.recent.get(identity)
         return Sent(recent[-1].incarnation, recent[-1].sequence, None) if recent else None
 
-    def _duplicate(self, producer: Producer) -> tuple[int, None, bool]:
+    def _duplicate(self, producer: Producer) -> int:
         for record in reversed(self._log.state.recent.get(producer.id, ())):
             if record.incarnation == producer.incarnation and record.sequence == producer.sequence:
-                return record.first_offset, None, True
-        raise OutcomeUnknown("the batch", f"producer {producer.id:#018x} sent {producer.sequence} too long ago to tell")
+                return record.first_offset
+        raise OutcomeUnknown(
+            "the batch", f"producer {self._producers.name_of(producer.id)} sent {producer.sequence} too long ago to tell"
+        )
 
     def _send(
         self, batch: EncodedBatch, producer: Producer, callback: Callable[[Ticket], None] | None
@@ -139,6 +151,11 @@ class SequenceGate:
             # It is in the log when this returns, which remembers it from then on.
             return self._volume.append(self._log, batch), None, False
         ticket = self._volume.submit(self._log, batch, callback)
+        self._note(batch, producer, ticket)
+        return None, ticket, False
+
+    def _note(self, batch: EncodedBatch, producer: Producer, ticket: Ticket) -> None:
+        """The batch is on its way with *ticket*."""
         self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, ticket)
         key = (producer.id, producer.incarnation, producer.sequence)
         self._on_the_way[key] = ticket
@@ -146,7 +163,6 @@ class SequenceGate:
         self._bytes += len(batch.data)
         if self._sends >= _TIDY_EVERY or self._bytes >= _TIDY_BYTES:
             self._tidy()
-        return None, ticket, False
 
     def _tidy(self) -> None:
         """Forget what is stored: the log remembers it, and a ticket holds its whole batch."""
@@ -157,3 +173,52 @@ class SequenceGate:
             for identity, sent in self._sent.items()
             if sent.ticket is not None and not (sent.ticket.done and sent.ticket.error is None)
         }
+
+
+def submit_together(
+    volume: Volume, parts: Sequence[tuple[SequenceGate, EncodedBatch]], callback: Callable[[Ticket], None] | None = None
+) -> tuple[list[int] | None, Ticket | None, bool]:
+    """
+    `SequenceGate.submit` of one batch for each of several partitions: in one frame of the journal, where that commits them.
+
+    Returns (offsets, None, duplicate), or (None, the ticket to wait for, duplicate); `offsets_of` has what it gave. In a topic with a
+    weaker mode, of which a power cut may have taken a part, what is stored already is not stored again. Raises what
+    `SequenceGate.append` raises, and then nothing was stored.
+    """
+    with contextlib.ExitStack() as locks:
+        # In one order, whatever that of the parts is.
+        for gate, _ in sorted(parts, key=lambda part: part[0]._log.log_id):  # noqa: SLF001
+            locks.enter_context(gate._lock)  # noqa: SLF001
+        known: list[Ticket | int | None] = []
+        for gate, batch in parts:
+            assert batch.producer is not None
+            known.append(gate._look(batch.producer))  # noqa: SLF001
+        ticket = next((one for one in known if one is not None and not isinstance(one, int)), None)
+        if ticket is not None:
+            # It may be done by now, and then some of its batches were seen as stored.
+            if not isinstance(ticket, ChangesTicket) or [change.batch.producer for change in ticket.changes] != [  # type: ignore[union-attr]
+                batch.producer for _, batch in parts
+            ]:
+                raise UsageError("some of these batches are on their way already, otherwise than together")
+            return None, ticket, True
+        new = [part for part, one in zip(parts, known, strict=True) if one is None]
+        if not new:
+            return [one for one in known if isinstance(one, int)], None, True
+        if any(gate._log.always for gate, _ in new):  # noqa: SLF001
+            if len(new) < len(parts):
+                raise UsageError("some of these batches are stored already, otherwise than together")
+            made = volume.submit_changes([Append(gate._log, batch) for gate, batch in new], callback)  # noqa: SLF001
+            for gate, batch in new:
+                assert batch.producer is not None
+                gate._note(batch, batch.producer, made)  # noqa: SLF001
+            return None, made, False
+        firsts: list[int] = []
+        volume.append_all([gate._log for gate, _ in new], [batch for _, batch in new], firsts)  # noqa: SLF001
+        places = iter(firsts)
+        return [one if isinstance(one, int) else next(places) for one in known], None, False
+
+
+def offsets_of(ticket: Ticket) -> list[int]:
+    """Where the batches of a ticket begin that `submit_together` gave, once it is done."""
+    assert isinstance(ticket, ChangesTicket)
+    return ticket.first_offsets

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.format.batch import Batch
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+SHOWN_BYTES = 40
+"""How much of a key and of a value is printed with a message."""
 _LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
@@ -172,4 +174,16 @@ class Message:
         self.ack()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.topic}/{self.partition} offset {self.offset}>"
+        try:
+            key, value = self.key, self.value
+        except Exception as error:  # noqa: BLE001 - whoever looks into trouble prints messages, also damaged ones
+            carried = f" {type(error).__name__}"
+        else:
+            carried = "" if key is None else f" key={_short(key)}"
+            carried += f" value={_short(value)}"
+        return f"<{type(self).__name__} {self.topic}/{self.partition} offset {self.offset}{carried}>"
+
+
+def _short(data: bytes | None) -> str:
+    """The beginning of *data*, and how much there is of it if that is not all."""
+    return repr(data) if data is None or len(data) <= SHOWN_BYTES else f"{data[:SHOWN_BYTES]!r}... ({len(data):,} bytes)"

@@ -18,13 +18,16 @@ import contextlib
 import os
 import re
 import secrets
-import threading
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock import threads as threading
 from penstock.arguments import shown
+from penstock.clock import settled_us
 from penstock.errors import BadBytes, DamagedFile, MissingData, StageNotFound, StorageFull, UsageError
 from penstock.files import descriptors_max, is_full, is_out_of_descriptors, read_fully, write_fully
+from penstock.format import digest
+from penstock.format.batch import Batch
 from penstock.format.checksum import crc32c
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
 from penstock.format.stage import (
@@ -34,6 +37,7 @@ from penstock.format.stage import (
     StagePart,
     decode_stage,
     decode_stage_header,
+    encode_stage_digest,
     encode_stage_entry,
     encode_stage_footer,
     encode_stage_header,
@@ -145,8 +149,12 @@ class _Part:
 class StageWriter:
     """One stage that is being written. One thread at a time; nothing is there before `finish` returns."""
 
-    def __init__(self, stages: Stages, producer: str) -> None:
+    def __init__(self, stages: Stages, producer: str, *, with_digest: bool) -> None:
         self._stages = stages
+        self._digest: int | None = 0 if with_digest else None
+        self._messages = 0
+        self._counts_early = False
+        """Whether batches are counted in the digest when they are added: their client has done it. Else when they are joined."""
         self.identity = secrets.token_hex(16)
         self._path = os.path.join(stages.directory, self.identity + stages.unfinished_suffix())
         self._file: File | None = stages.create(self._path)
@@ -177,9 +185,19 @@ class StageWriter:
         self._crc = crc32c(data, self._crc)
         self._position += len(data)
 
-    def add(self, log: PartitionLog, batch: EncodedBatch) -> None:
-        """Add a batch, which is the stage's from now on. Raises `StorageFull`, `Unavailable`; the stage is of no use then."""
+    def add(self, log: PartitionLog, batch: EncodedBatch, known_digest: int | None = None) -> None:
+        """
+        Add a batch, which is the stage's from now on. Raises `StorageFull`, `Unavailable`; the stage is of no use then.
+
+        *known_digest* is that of its messages, where the client has it: either of the first batch and all others, or of none.
+        """
         self._check_whole()
+        if self._digest is not None:
+            if known_digest is not None and not self._messages:
+                self._counts_early = True
+            if self._counts_early:
+                self._digest = digest.add(self._digest, self._digest_of(log, batch) if known_digest is None else known_digest)
+        self._messages += batch.count
         # Until it is where it belongs: it would be missing, or there twice, without anybody's notice.
         self._is_whole = False
         share = self._shares.get(log)
@@ -199,6 +217,10 @@ class StageWriter:
         if self._gathered_bytes > limits.joined_bytes and self._gathered_bytes > self._stages.gathered_bytes_max:
             self._make_room(self._stages.gathered_bytes_max)
         self._is_whole = True
+
+    def _digest_of(self, log: PartitionLog, batch: EncodedBatch) -> int:
+        batch.stamp(0, 0, 0, 0, 0, 0)
+        return digest.digest_of(log.identity.topic, Batch(batch.data))
 
     def _check_whole(self) -> None:
         if not self._is_whole:
@@ -252,6 +274,8 @@ class StageWriter:
         for batch in batches:
             # The header's checksum is written when a batch is stamped; here nobody knows where it will lie.
             batch.stamp(0, 0, 0, 0, 0, 0)
+            if self._digest is not None and not self._counts_early:
+                self._digest = digest.add(self._digest, digest.digest_of(log.identity.topic, Batch(batch.data)))
             if share.in_parts:
                 part = self._part_for(log, len(batch.data))
                 part.write(batch.data)
@@ -292,8 +316,12 @@ class StageWriter:
         self._parts = {}
         for entry in self._finished:
             self._write(encode_stage_part(entry))
+        entries = self._entries + len(self._finished)
+        if self._digest is not None:
+            self._write(encode_stage_digest(self._messages, self._digest))
+            entries += 1
         length = self._position + STAGE_FOOTER_BYTES
-        self._write(encode_stage_footer(self._crc, self._entries + len(self._finished), length))
+        self._write(encode_stage_footer(self._crc, entries, length))
         assert self._file is not None
         self._file.sync_data()
         self._file.close()
@@ -357,7 +385,7 @@ class Stages:
     def _remove_dead(self, names: set[str]) -> set[str]:
         """Remove unfinished stages of processes beside the owner that have died; returns the ids of the others."""
         living = set()
-        oldest = self.clock.now_us() - OUTSIDE_EXPIRY_US
+        oldest = settled_us(self.clock) - OUTSIDE_EXPIRY_US
         for name in names:
             found = _OUTSIDE_NAME.fullmatch(name)
             if found is None:
@@ -431,15 +459,15 @@ class Stages:
             raise StageNotFound(shown(identity))
         return os.path.join(self.directory, identity + (_NEW if identity in self._for_now else _SUFFIX))
 
-    def begin(self, producer: str) -> StageWriter:
-        """A new stage."""
+    def begin(self, producer: str, *, with_digest: bool = True) -> StageWriter:
+        """A new stage. One that is made of others needs no digest: theirs count."""
         assert len(producer.encode()) <= PRODUCER_BYTES_MAX
         if not self._made:
             with contextlib.suppress(FileExistsError):
                 self.files.make_directory(self.directory)
             self.files.sync_directory(os.path.dirname(self.directory))
             self._made = True
-        return StageWriter(self, producer)
+        return StageWriter(self, producer, with_digest=with_digest)
 
     def create(self, path: str) -> File:
         """A new file. Raises `StorageFull`, or `Unavailable`: the process may open no more files."""
@@ -534,7 +562,7 @@ class Stages:
 
     def remove_expired(self, producer: str | None = None, before_us: int | None = None) -> int:
         """Remove the stages of *producer* made before a moment, or all that have expired; returns how many."""
-        limit = self.clock.now_us() - EXPIRY_US if before_us is None else before_us
+        limit = settled_us(self.clock) - EXPIRY_US if before_us is None else before_us
         count = 0
         if producer is None and self._is_there:
             self._remove_dead(set(self.files.list_directory(self.directory)))

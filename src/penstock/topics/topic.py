@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.clock import asked_us
+from penstock.errors import UsageError
 from penstock.format.batch import encode_batch, encode_single
 from penstock.topics import publication
 from penstock.topics.deduplication import DedupWindow, Seen
 from penstock.topics.encoder import Columns, MessageEncoder
-from penstock.topics.idempotence import SequenceGate
+from penstock.topics.idempotence import SequenceGate, submit_together
 from penstock.topics.receipt import Receipt, Receipts
 from penstock.values import SyncMode
 from penstock.volume.tickets import Append
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.clock import Clock
     from penstock.format.batch import EncodedBatch
+    from penstock.journal.ticket import Ticket
     from penstock.log.partition_log import PartitionLog
     from penstock.topics.options import Options
     from penstock.topics.producers import Producers
@@ -40,7 +43,7 @@ class Topic(MessageEncoder):
         """Messages since the store was opened, duplicates not counted."""
         self._volume = volume
         self._always = record.settings.sync is SyncMode.ALWAYS
-        self._dedup = DedupWindow(self.logs, record.settings.dedup_window_ms)
+        self._dedup = DedupWindow(self.logs, record.settings.dedup_window_ms, lambda: asked_us(clock))
         self._gates = [SequenceGate(volume, log, producers) for log in self.logs]
 
     # -- publishing -------------------------------------------------------------------------------------------------
@@ -93,7 +96,7 @@ class Topic(MessageEncoder):
         return self, number, self._volume.submit(self.logs[number], batch)
 
     def _publish_once(self, dedup: bytes, batch: EncodedBatch, partition: int, mode: SyncMode | None) -> Receipt:
-        found, pending = self._dedup.claim([dedup], self.clock.now_us())
+        found, pending = self._dedup.claim([dedup], self._dedup_us())
         seen = found[0]
         if seen is not None:
             self._dedup.settle(pending, None, ())
@@ -101,7 +104,7 @@ class Topic(MessageEncoder):
         places = None
         try:
             offset = self._volume.append(self.logs[partition], batch, sync=mode)
-            places = {dedup: Seen(partition, offset, self.clock.now_us())}
+            places = {dedup: Seen(partition, offset, self._dedup_us())}
         finally:
             self._dedup.settle(pending, places, (dedup,))
         self.published += 1
@@ -130,26 +133,24 @@ class Topic(MessageEncoder):
         if not messages.values:
             return Receipts(self.name, [])
         parts = messages.split(partition)
-        firsts: list[int] = []
-        self._append_all([(number, batch) for number, _, batch in parts], mode, firsts)
+        firsts = self.append_all([(number, batch) for number, _, batch in parts], mode)
         self.published += len(messages.values)
         ranges = [(number, first, batch.count) for (number, _, batch), first in zip(parts, firsts, strict=True)]
         return Receipts.of_parts(self.name, ranges, [indices for _, indices, _ in parts])
 
-    def _append_all(self, batches: list[tuple[int, EncodedBatch]], mode: SyncMode | None, firsts: list[int]) -> None:
-        """Store *batches*. *firsts* gets the offset of each that is stored, also if a later one is refused, as weaker modes allow."""
-        if len(batches) > 1 and (self._always or mode is SyncMode.ALWAYS):
-            changes = [Append(self.logs[number], batch) for number, batch in batches]
-            firsts += self._volume.commit_changes(changes).first_offsets
-        else:
-            for number, batch in batches:
-                firsts.append(self._volume.append(self.logs[number], batch, sync=mode))
+    def append_all(
+        self, batches: Sequence[tuple[int, EncodedBatch]], mode: SyncMode | None, firsts: list[int] | None = None
+    ) -> list[int]:
+        """Store *batches*, one for each partition: if that is refused, none. Returns where each begins, in *firsts* if that is given."""
+        found: list[int] = [] if firsts is None else firsts
+        self._volume.append_all([self.logs[number] for number, _ in batches], [batch for _, batch in batches], found, sync=mode)
+        return found
 
     def _publish_many_once(self, messages: Columns, partition: object, mode: SyncMode | None) -> list[Receipt]:
         """The slow way: messages whose key was seen are left out, and the rest is stored."""
         assert messages.dedup_keys is not None
         keys = list(dict.fromkeys([key for key in messages.dedup_keys if key is not None]))
-        found, pending = self._dedup.claim(keys, self.clock.now_us())
+        found, pending = self._dedup.claim(keys, self._dedup_us())
         known = {key: seen for key, seen in zip(keys, found, strict=True) if seen is not None}
         claimed = [key for key in keys if key not in known]
         first_of: dict[bytes, int] = {}
@@ -166,14 +167,14 @@ class Topic(MessageEncoder):
                         first_of[key] = index
             if wanted:
                 parts += messages.split(partition, wanted)
-                self._append_all([(number, batch) for number, _, batch in parts], mode, firsts)
+                self.append_all([(number, batch) for number, _, batch in parts], mode, firsts)
         finally:
-            # If a partition was refused the messages of those before it are there, and whoever tries again must not store them twice.
+            # If a log of a weaker mode failed half-way, whoever tries again must not store the messages of those before it twice.
             for (number, indices, _), first in zip(parts, firsts, strict=False):
                 for at, index in enumerate(indices):
                     receipts[index] = Receipt(self.name, number, first + at)
             self.published += len(receipts)
-            now_us = self.clock.now_us()
+            now_us = self._dedup_us()
             for key, at in first_of.items():
                 if at in receipts:
                     places[key] = Seen(receipts[at].partition, receipts[at].offset, now_us)
@@ -195,13 +196,35 @@ class Topic(MessageEncoder):
         first, duplicate = self._gates[partition].append(batch)
         return Receipt(self.name, partition, first, duplicate)
 
+    def submit_batches(
+        self, parts: Sequence[tuple[int, EncodedBatch]], callback: Callable[[Ticket], None] | None = None
+    ) -> tuple[list[int] | None, Ticket | None, bool]:
+        """
+        Store batches that their producer encoded, one for each partition, together; each once if it carries a sequence.
+
+        Returns what `submit_together` returns. Raises `UsageError` if only some carry one.
+        """
+        numbered = [batch.producer is not None for _, batch in parts]
+        if not any(numbered):
+            if self._always:
+                changes = [Append(self.logs[number], batch) for number, batch in parts]
+                return None, self._volume.submit_changes(changes, callback), False
+            return self.append_all(parts, None), None, False
+        if not all(numbered):
+            raise UsageError("either all batches of a call carry a producer's sequence or none does")
+        return submit_together(self._volume, [(self._gates[number], batch) for number, batch in parts], callback)
+
     def gate(self, partition: int) -> SequenceGate:
         """The way in for batches with a sequence."""
         return self._gates[partition]
 
+    def _dedup_us(self) -> int:
+        """The time that the window of keys goes by."""
+        return round(self.clock.monotonic() * 1_000_000)
+
     def dedup_floor(self, partition: int) -> int | None:
         """The first offset that deduplication still needs."""
-        return self._dedup.floor(partition, self.clock.now_us())
+        return self._dedup.floor(partition, self._dedup_us())
 
     @property
     def dedup_evicted(self) -> int:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock import threads as threading
 from penstock.errors import StorageFull, TopicNotFound, Unavailable
-from penstock.files import is_full, is_out_of_descriptors
+from penstock.files import is_full, is_no_access, is_out_of_descriptors
 from penstock.format.batch import encode_single
 from penstock.format.frame import batch_entry, log_start_entry, other_entry, reference_entry
 from penstock.log.partition_log import (
     all_have_room,
     apply_planned,
     commit_planned,
+    no_access,
     out_of_descriptors,
     plan_together,
     plan_values,
@@ -40,6 +42,7 @@ from penstock.volume.tickets import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.errors import PenstockError
     from penstock.files import Buffer
     from penstock.journal.journal import Journal
     from penstock.journal.ticket import Ticket
@@ -48,19 +51,22 @@ if TYPE_CHECKING:
     from penstock.settings import StoreSettings
     from penstock.volume.checkpoint_due import CheckpointDue
     from penstock.volume.layer import Layer
+    from penstock.volume.open_files import OpenFiles
     from penstock.volume.space import Space
 
 
 class CycleWork:
     """One cycle's work."""
 
-    __slots__ = ("entries", "log_starts", "logs", "others", "parts", "tickets", "weak")
+    __slots__ = ("entries", "layers", "log_starts", "logs", "others", "parts", "tickets", "weak")
 
     def __init__(self) -> None:
         self.entries = 0
         self.parts: list[Buffer] = []
         self.tickets: list[Any] = []
         self.logs: dict[PartitionLog, None] = {}
+        self.layers: list[Layer] = []
+        """Those that were asked for what they had pending."""
         self.weak: list[PartitionLog] = []
         self.log_starts: list[MoveLogStart] = []
         self.others: list[Other] = []
@@ -71,7 +77,7 @@ class CommitCycle:
 
     def __init__(
         self, path: str, settings: StoreSettings, journal: Journal, positions: PositionsWriter, space: Space, due: CheckpointDue,
-        layers: Sequence[Layer], appliers: Mapping[int, Callable[[bytes], None]],
+        layers: Sequence[Layer], appliers: Mapping[int, Callable[[bytes], None]], open_files: OpenFiles,
     ) -> None:  # fmt: skip
         """*appliers* are called with the body of each committed entry of their owner; more may be added later."""
         self._path = path
@@ -82,11 +88,13 @@ class CommitCycle:
         self._due = due
         self._layers = layers
         self._appliers = appliers
+        self._open_files = open_files
         self._pending_bytes_max = settings.frame_bytes // 2
         self._work = CycleWork()
 
     def prepare(self, tickets: list[Ticket], now_us: int) -> CycleWork:
         """Plan the tickets' changes in their logs and build the frame."""
+        self._open_files.leader = threading.get_ident()
         prepared = self._work = CycleWork()
         if not self._journal_has_room(tickets):
             return prepared
@@ -108,7 +116,7 @@ class CommitCycle:
                     try:
                         log.make_room(len(batch.data), batch.count, now_us)
                     except (Unavailable, TopicNotFound) as error:  # a full disk, no descriptors, or it was deleted
-                        ticket.finish(error)
+                        self._refuse(ticket, error)
                         continue
                 in_ahead = log in ahead if ahead else False
                 if in_ahead and (refusal := _sync_names(log)) is not None:
@@ -133,6 +141,7 @@ class CommitCycle:
 
     def _add_pending(self, prepared: CycleWork, layer: Layer) -> None:
         """Let a layer's buffered changes ride along: they come first, since the tickets of this cycle were made after them."""
+        prepared.layers.append(layer)
         body = layer.take_pending(self._pending_bytes_max)
         if body:
             prepared.parts.append(other_entry(layer.owner, body))
@@ -145,24 +154,25 @@ class CommitCycle:
                 wanted += self._pending_bytes_max + ENTRY_OVERHEAD_BYTES
         if self._journal.has_room(wanted):
             return True
-        for attempt in (1, 2):
-            try:
-                self._journal.prepare_next()
-            except OSError as error:
-                if is_out_of_descriptors(error):
-                    for ticket in tickets:
-                        ticket.finish(out_of_descriptors(self._path))
-                    return False
-                if not is_full(error):
-                    raise
-                self._due.hasten()
-                if attempt == 1 and self._space.release_reserve():
-                    continue
+        try:
+            self._space.make(lambda: self._journal.prepare_next(wanted))
+        except OSError as error:
+            if is_out_of_descriptors(error):
                 for ticket in tickets:
-                    ticket.finish(StorageFull(self._path, None, None))
+                    ticket.finish(out_of_descriptors(self._path))
                 return False
-            return True
-        raise AssertionError("unreachable")
+            if not is_full(error):
+                raise
+            self._due.hasten()
+            for ticket in tickets:
+                self._refuse(ticket, StorageFull(self._path))
+            return False
+        return True
+
+    def _refuse(self, ticket: Ticket, error: PenstockError) -> None:
+        if isinstance(error, StorageFull):
+            self._space.refuse(error)
+        ticket.finish(error)
 
     def _logs_to_write_ahead(self, tickets: list[Ticket]) -> dict[PartitionLog, None]:
         """The logs whose batches of this cycle go to the log before the frame, in the order of their ids."""
@@ -186,8 +196,9 @@ class CommitCycle:
             return dict.fromkeys(sorted(found, key=lambda log: log.identity.log_id))
         return found
 
-    @staticmethod
-    def _prepare_together(prepared: CycleWork, ticket: TogetherTicket, ahead: dict[PartitionLog, None], now_us: int) -> None:
+    def _prepare_together(
+        self, prepared: CycleWork, ticket: TogetherTicket, ahead: dict[PartitionLog, None], now_us: int
+    ) -> None:
         logs, batches, values = ticket.logs, ticket.batches, ticket.values
         parts = prepared.parts
         if values:
@@ -207,7 +218,7 @@ class CommitCycle:
                 if log in ahead and (refusal := _sync_names(log)) is not None:
                     raise refusal
         except (Unavailable, TopicNotFound) as error:
-            ticket.finish(error)
+            self._refuse(ticket, error)
             return
         if not ahead:
             ticket.first_offsets = plan_together(logs, batches, now_us, parts)
@@ -237,7 +248,12 @@ class CommitCycle:
     ) -> None:
         try:
             # Room for all of them first: after that nothing of the ticket can fail any more.
-            if not self._make_room(ticket, now_us):
+            if ticket.essential:
+                space = self._space
+                made = space.make(lambda: self._make_room(ticket, now_us), keep=space.kept_from_letters)
+            else:
+                made = self._make_room(ticket, now_us)
+            if not made:
                 return
             for change in ticket.changes if ahead else ():
                 if (
@@ -247,7 +263,7 @@ class CommitCycle:
                 ):
                     raise refusal
         except (Unavailable, TopicNotFound) as error:
-            ticket.finish(error)
+            self._refuse(ticket, error)
             return
         parts, logs, first_offsets = prepared.parts, prepared.logs, ticket.first_offsets
         entries = 0
@@ -322,12 +338,14 @@ class CommitCycle:
 
     def _apply_with_reserve(self, log: PartitionLog, error: OSError) -> None:
         """The frame is durable, so this must be finished: that is what the reserve is for."""
-        if not is_full(error) or not self._space.release_reserve():
+        if not is_full(error) or not self._space.draw():
             raise error
-        log.apply_planned()
+        self._space.make(log.apply_planned)
 
     def apply(self, prepared: CycleWork) -> None:
         """Write what is committed to the logs and show it."""
+        for layer in prepared.layers:
+            layer.committed()
         logs = prepared.logs
         ends = apply_planned(logs, self._apply_with_reserve)
         if ends:
@@ -349,9 +367,11 @@ class CommitCycle:
         prepared.weak = []
         if self._due.changed_since is None:
             self._due.note_change()
+        self._open_files.leader = 0
 
     def abandon(self) -> None:
         """The disk failed: mark the positions as not to be trusted, and let go of what is held."""
+        self._open_files.leader = 0
         self._positions.set_failed()
         for log in self._work.weak:
             log.lock.release()
@@ -368,7 +388,9 @@ def _sync_names(log: PartitionLog) -> Unavailable | None:
     try:
         log.sync_names()
     except OSError as error:
-        if not is_out_of_descriptors(error):
-            raise
-        return out_of_descriptors(log.directory)
+        if is_out_of_descriptors(error):
+            return out_of_descriptors(log.directory)
+        if is_no_access(error):
+            return no_access(log.directory, error)
+        raise
     return None

@@ -10,10 +10,11 @@ another topic have its folder and its files' names then: who goes on with it fin
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import Corrupt, StorageFull, TopicNotFound
+from penstock import threads as threading
+from penstock.errors import Corrupt, NoAccess, StorageFull, TopicNotFound
+from penstock.interrupts import Held
 from penstock.log.compaction import CompactionState, compact, sealed_ranges
 from penstock.log.filtering import Protection, Removed
 from penstock.log.vacuum import vacuum
@@ -62,7 +63,7 @@ class Housekeeping:
             limit = min(self._volume.keep_from(log), log.durable_end)
             try:
                 return compact(self._files, log, state, limit, protection, now_us, self._rewriting, pause=pause)
-            except (Corrupt, OSError):
+            except (Corrupt, NoAccess, OSError):
                 if log.deleted:
                     return Removed()
                 raise
@@ -93,7 +94,7 @@ class Housekeeping:
                 if limit <= log.log_start:
                     return Removed()
                 return vacuum(self._files, log, limit, protection, self._rewriting, pause=pause)
-            except (Corrupt, OSError):
+            except (Corrupt, NoAccess, OSError):
                 if log.deleted:
                     return Removed()
                 raise
@@ -114,7 +115,7 @@ class Housekeeping:
         """
         try:
             return self._retain(log, rules, without, floors_hold)
-        except (TopicNotFound, Corrupt, OSError):
+        except (TopicNotFound, Corrupt, NoAccess, OSError):
             if log.deleted:
                 return 0, 0
             raise
@@ -143,7 +144,8 @@ class Housekeeping:
         # A file that power loss brings back is known by the start in the journal; who reads without an owner looks at checkpoints only.
         with contextlib.suppress(StorageFull):
             volume.checkpoint()
-        return log.drop_before(start)
+        with Held():
+            return log.drop_before(start)
 
     def forget(self, log: PartitionLog) -> None:
         """The log is deleted."""

@@ -61,9 +61,13 @@ def create_identity(files: FileSystem, directory: str) -> bytes:
     first = Checkpoint(store_id, 1, 0, 0, 0, 0, clean=True, next_log_id=0, rows=())
     Checkpoints(files, directory, store_id).store(first)
     files.sync_directory(directory)
-    values = {"format": FORMAT_VERSION, "id": store_id.hex(), "required": [], "generation": 1}
-    replace_small_file(files, os.path.join(directory, STORE_FILE), encode_document(values))
+    replace_small_file(files, os.path.join(directory, STORE_FILE), encode_document(identity_document(store_id)))
     return store_id
+
+
+def identity_document(store_id: bytes) -> dict[str, object]:
+    """What `store.json` holds."""
+    return {"format": FORMAT_VERSION, "id": store_id.hex(), "required": [], "generation": 1}
 
 
 def _holds_data(files: FileSystem, directory: str) -> bool:

@@ -62,6 +62,10 @@ class Layer(Protocol):
         """Give up to *bytes_max* bytes of buffered changes to the frame that is being built; a failed frame is the end of the store."""
         ...
 
+    def committed(self) -> None:
+        """All that `take_pending` has given so far is durable. Called by the cycle's leader."""
+        ...
+
     def snapshot(self) -> bytes:
         """
         The state now, with all that was applied and taken; it may hold pending changes too.

@@ -17,6 +17,7 @@ from penstock.journal.checkpoints import Checkpoints
 from penstock.log.identity import LogIdentity
 from penstock.log.log_reader import LogReader
 from penstock.log.positions import Position, PositionsReader
+from penstock.volume.access import naming_refusals
 from penstock.volume.identity import POSITIONS_NAME, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topics, set_aside_path
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.files import FileSystem
+    from penstock.format.checkpoint import Checkpoint
 
 
 class VolumeReader:
@@ -50,7 +52,8 @@ class VolumeReader:
             Corrupt: its identity or its checkpoints cannot be read.
             Unavailable: its owner died in the middle of a change, and nobody has opened the store since.
         """
-        return cls(os.path.abspath(os.fspath(path)), files or RealFileSystem())
+        with naming_refusals():
+            return cls(os.path.abspath(os.fspath(path)), files or RealFileSystem())
 
     def refresh(self) -> bool:
         """
@@ -104,10 +107,14 @@ class VolumeReader:
     def _forget_deleted(self) -> None:
         known = {record.topic_id for record in self._topics.values()}
         for key in [key for key in self._logs if key[0] not in known]:
-            self._logs.pop(key).deleted = True
+            self._logs.pop(key).let_go()
+
+    def checkpoint(self) -> Checkpoint:
+        """The last checkpoint, of this moment. Raises `Corrupt`."""
+        return Checkpoints(self.files, self.path, self.store_id).load()
 
     def _checkpointed(self) -> dict[tuple[bytes, int], Position]:
-        checkpoint = Checkpoints(self.files, self.path, self.store_id).load()
+        checkpoint = self.checkpoint()
         rows = {row.log_id: row for row in checkpoint.rows}
         found = {}
         for record in self._topics.values():

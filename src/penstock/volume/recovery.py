@@ -19,10 +19,11 @@ All that was changed is synced before the new checkpoint says so; a crash at any
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import BadBytes, DamagedFile, MissingData
+from penstock.errors import BadBytes, Corrupt, DamagedFile, MissingData
 from penstock.format.batch import Batch, EncodedBatch
 from penstock.format.batch_header import parse_header
 from penstock.format.frame import (
@@ -39,12 +40,13 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import LogRecovery, TailReport, cut_log
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from penstock.files import FileSystem
     from penstock.format.batch_header import BatchHeader
     from penstock.format.checkpoint import Checkpoint, LogRow
     from penstock.journal.journal import Journal, Replayed
+    from penstock.log.partition_log import OpenLogs
     from penstock.log.positions import Position
     from penstock.volume.topic_files import TopicRecord
 
@@ -57,8 +59,6 @@ class Recovered(NamedTuple):
     log_epoch: int
     others: list[tuple[int, int, bytes]]
     """(frame number, owner, body) of the entries that belong to layers above."""
-    open_logs: set[PartitionLog]
-    """Those that have files open."""
     reports: dict[int, TailReport]
 
 
@@ -75,8 +75,17 @@ class VolumeRecovery:
         known: dict[tuple[bytes, int], Position] | None,
         descriptors_max: int,
         deleted: Collection[int] = (),
+        open_logs: OpenLogs | None = None,
+        problems: list[Corrupt] | None = None,
     ) -> None:
-        """*deleted*: the ids of logs whose topics were deleted; what names them is passed over."""
+        """
+        *deleted*: the ids of logs whose topics were deleted; what names them is passed over.
+
+        *open_logs* takes note of those that have files open.
+
+        With *problems* recovery goes on with the other logs after it found one that is damaged, and notes them all, before it raises the
+        first: what `verify` and `repair` want to know.
+        """
         self._files = files
         self._directory = topics_directory
         self._store_id = store_id
@@ -85,8 +94,10 @@ class VolumeRecovery:
         self._known = known or {}
         self._descriptors_max = descriptors_max
         self._deleted = deleted
+        self._problems = problems
+        self._bad: set[int] = set()  # log ids with problems
         self._clean = False
-        self._open_logs: set[PartitionLog] = set()
+        self._open_logs: OpenLogs = set() if open_logs is None else open_logs
         self._rows: dict[int, LogRow] = {row.log_id: row for row in checkpoint.rows}
         self._frames: list[Replayed] = []
         self._committed: dict[int, int] = {row.log_id: row.end for row in checkpoint.rows}
@@ -108,20 +119,36 @@ class VolumeRecovery:
         for record in topics:
             for partition in range(record.partitions):
                 identity = LogIdentity(self._store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
-                logs[identity.log_id] = log = self._recover_log(record, identity, epoch)
-                if len(self._open_logs) >= self._descriptors_max:
-                    log.let_go()
+                with self._noting(identity.log_id):
+                    logs[identity.log_id] = log = self._recover_log(record, identity, epoch)
+                    if len(self._open_logs) >= self._descriptors_max:
+                        log.let_go()
         self._check_all_known(logs)
         others = self._redo(logs)
         for log in logs.values():
-            self._check_known_end(log)
+            with self._noting(log.log_id):
+                self._check_known_end(log)
+        if self._problems:
+            raise self._problems[0]
+        for log in logs.values():
             work = log.sync_work()
             for segment in work.segments:
                 segment.sync()
             log.sync_names()
             log.note_durable(work)
         number = self._frames[-1].number if self._frames else checkpoint.frame_number
-        return Recovered(logs, number, epoch, others, self._open_logs, self.reports)
+        return Recovered(logs, number, epoch, others, self.reports)
+
+    @contextlib.contextmanager
+    def _noting(self, log_id: int) -> Iterator[None]:
+        """Note a problem of one log and go on, if problems are to be noted."""
+        try:
+            yield
+        except Corrupt as error:
+            if self._problems is None:
+                raise
+            self._problems.append(error)
+            self._bad.add(log_id)
 
     # -- what the journal says --------------------------------------------------------------------------------------
 
@@ -142,17 +169,17 @@ class VolumeRecovery:
                     start = decode_log_start(entry)
                     self._log_starts[entry.owner] = max(self._log_starts.get(entry.owner, 0), start)
 
-    @staticmethod
-    def _header(frame: Replayed, entry: FrameEntry) -> BatchHeader:
+    def _header(self, frame: Replayed, entry: FrameEntry) -> BatchHeader:
         try:
             return parse_header(entry.body)
         except BadBytes as error:
-            raise DamagedFile("journal", 0, None, f"frame {frame.number} holds a bad batch: {error}") from None
+            raise DamagedFile(self._journal.directory, 0, None, f"frame {frame.number} holds a bad batch: {error}") from None
 
     def _check_all_known(self, logs: dict[int, PartitionLog]) -> None:
         for log_id in [*self._committed, *self._log_starts]:
-            if log_id not in logs and log_id not in self._deleted:
-                raise MissingData(self._directory, f"checkpoint or journal name log {log_id}, and no topic has it")
+            if log_id not in logs and log_id not in self._deleted and log_id not in self._bad:
+                with self._noting(log_id):
+                    raise MissingData(self._directory, f"checkpoint or journal name log {log_id}, and no topic has it")
 
     # -- one log ----------------------------------------------------------------------------------------------------
 
@@ -223,17 +250,20 @@ class VolumeRecovery:
         others: list[tuple[int, int, bytes]] = []
         for frame in self._frames:
             for entry in frame.entries:
-                if entry.kind in (ENTRY_BATCH, ENTRY_REFERENCE) and entry.owner in self._deleted:
+                if entry.kind in (ENTRY_BATCH, ENTRY_REFERENCE) and (entry.owner in self._deleted or entry.owner in self._bad):
                     continue
                 if entry.kind == ENTRY_BATCH:
-                    self._redo_batch(logs[entry.owner], entry)
+                    with self._noting(entry.owner):
+                        self._redo_batch(logs[entry.owner], entry)
                 elif entry.kind == ENTRY_REFERENCE:
                     reference = decode_reference(entry)
                     log = logs[entry.owner]
                     if reference.first_offset + reference.offset_span > log.committed_end:
-                        raise MissingData(
-                            log.directory, f"frame {frame.number} commits offset {reference.first_offset}, which the log lost"
-                        )
+                        with self._noting(entry.owner):
+                            raise MissingData(
+                                log.directory,
+                                f"frame {frame.number} commits offset {reference.first_offset}, which the log lost",
+                            )
                 elif entry.kind == ENTRY_OTHER:
                     others.append((frame.number, entry.owner, bytes(entry.body)))
         return others

@@ -1,53 +1,89 @@
 """
-`repair`: set damaged ranges aside, by explicit order only, so that the rest of a store can be used again.
+`repair`: set damage aside, by explicit order only, so that the store opens again with every message that can still be read.
 
-Nothing is thrown away: each file that is changed is first copied into `quarantine/`, together with a report that says which bytes
-and which offsets were given up. A damaged segment is rewritten with its good batches; the offsets that are lost stay a gap, which
-readers pass over, and are never given to other messages. A missing segment becomes an empty one. A damaged journal is cut
-before its first bad frame. If no checkpoint can be read, one is made from what the logs hold.
+Theory of operation
+-------------------
+What is wrong is what opening says, and nothing else. The store is opened and read as `verify` does it, by the recovery that every
+opening goes through, on an overlay of its files; what that raises is mended, in the one place that the error names; and it is opened
+again, until it opens and all of it can be read. So repair has no rules of its own of what is damaged, and a sound store is not touched.
 
-`store.json` and `topic.json` cannot be repaired: they hold what nothing else knows (the settings). Bring them back from a copy.
+What it does about each place:
+
+- `store.json`: written anew; checkpoints, journal and segments know the store's id.
+- `topic.json`: one flipped bit is flipped back. Else it is written anew, with the id that its segments have, and default settings.
+- Checkpoints, of which none can be read: one is made from what the logs hold. Groups and producers begin anew.
+- The journal: written anew, with each frame that can be read.
+- A log: see `log_repair.py`.
+- A topic whose folder is gone: what names it is forgotten.
+- Whatever is no regular file is moved away.
+
+Nothing is thrown away: each file that is changed is first copied into `quarantine/`, and each one that goes is moved there, together with a
+report. A repair that is interrupted is begun anew by the next one.
+
+`plan` does the same on an overlay of the store's files, and says what it would do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.clock import SystemClock
-from penstock.errors import Corrupt, DamagedFile, StoreLocked
-from penstock.files import LockHeld, RealFileSystem, write_fully
-from penstock.format.batch import EncodedBatch
+from penstock.errors import BadBytes, Corrupt, PenstockError, StoreLocked, UnsupportedFormat
+from penstock.files import LockHeld, NotRegular, RealFileSystem, write_fully
+from penstock.format.batch import Batch
 from penstock.format.checkpoint import Checkpoint, LogRow
-from penstock.format.frame import ENTRY_LOG_START, JOURNAL_HEADER_BYTES, decode_log_start
-from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader
-from penstock.format.state import encode_state
-from penstock.journal.checkpoints import Checkpoints
-from penstock.journal.journal import Journal
-from penstock.journal.small_file import replace_small_file
+from penstock.format.frame import (
+    ENTRY_BATCH,
+    ENTRY_LOG_START,
+    ENTRY_OTHER,
+    ENTRY_REFERENCE,
+    FrameEntry,
+    decode_log_start,
+    decode_reference,
+)
+from penstock.format.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from penstock.journal.checkpoints import CHECKPOINT_BYTES_MAX, NAMES, Checkpoints
+from penstock.journal.journal import file_name
+from penstock.journal.salvage import journal_identities, journal_sequences, whole_frames, write_journal
+from penstock.journal.small_file import read_small_file, replace_small_file
 from penstock.log.identity import LogIdentity
-from penstock.log.salvage import Salvage, salvage
-from penstock.log.segment import Segment, index_path, parse_segment_name, segment_name
-from penstock.volume.document import encode_document
-from penstock.volume.identity import JOURNAL, LOCK_NAME, POSITIONS_NAME, TOPICS, read_identity
-from penstock.volume.topic_files import TopicRecord, read_topics
-from penstock.volume.verification import read_segment
+from penstock.log.positions import PositionsReader
+from penstock.log.salvage import FilePieces, Walk
+from penstock.log.segment import LOG_SUFFIX, index_path, parse_segment_name, segment_name
+from penstock.overlay_files import OverlayFileSystem
+from penstock.settings import TopicSettings
+from penstock.values import is_name
+from penstock.volume.access import naming_refusals
+from penstock.volume.document import decode_document, encode_document
+from penstock.volume.identity import JOURNAL, LOCK_NAME, POSITIONS_NAME, STORE_FILE, TOPICS, identity_document, read_identity
+from penstock.volume.log_repair import Evidence, LogRepair, Lost
+from penstock.volume.topic_files import (
+    TOPIC_FILE,
+    TopicRecord,
+    corrected_topic,
+    read_deleted,
+    read_topic,
+    topic_document,
+    topic_folders,
+)
+from penstock.volume.verification import Verifier
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.files import FileSystem
+    from penstock.journal.salvage import WholeFrame
+    from penstock.log.positions import Position
+    from penstock.volume.verification import Layers
 
 QUARANTINE = "quarantine"
-
-
-class Lost(NamedTuple):
-    """What was given up in one place."""
-
-    path: str
-    first_offset: int | None
-    end_offset: int | None
-    reason: str
+_ROUNDS = 40
+_CERTAIN = 100
+"""How well numbers of logs must fit a topic's segments, if there are others that may be theirs."""
+_COPY_BYTES = 1 << 20
 
 
 class Repair(NamedTuple):
@@ -61,45 +97,108 @@ class Repair(NamedTuple):
 class Repairer:
     """Repairs one store that nobody owns. Used once."""
 
-    def __init__(self, files: FileSystem, path: str, clock: Clock) -> None:
+    def __init__(self, files: FileSystem, path: str, clock: Clock, layers: Layers = tuple) -> None:
         self._files = files
         self._path = path
         self._clock = clock
+        self._layers = layers
         self._quarantine: str | None = None
+        self._aside: set[str] = set()
         self._lost: list[Lost] = []
-        self._log_starts: dict[int, int] = {}
-        self._epoch = 0
+        self._store_id = b""
+        self._topics_directory = os.path.join(path, TOPICS)
+        self._journal_directory = os.path.join(path, JOURNAL)
+        self._keeps_uncommitted = False
+        """Whether frames of the journal are lost: then one that was written ahead of its frame may have been committed by such a frame."""
+        self._drops_others = False
+        self._drops_sections = False
 
     def run(self) -> Repair:
-        """Repair. Raises `StoreLocked`, `StoreNotFound`, or `Corrupt` for what cannot be repaired."""
+        """Repair. Raises `StoreLocked`, `StoreNotFound`, `AccessDenied`, or `Corrupt` for what cannot be repaired."""
+        lock_path = os.path.join(self._path, LOCK_NAME)
+        if self._files.exists(self._path) and self._files.exists(lock_path):
+            try:
+                self._files.open(lock_path).close()
+            except NotRegular:
+                self._move_away(lock_path)
+        read_identity_or_damage(self._files, self._path)
         try:
-            lock = self._files.lock(os.path.join(self._path, LOCK_NAME))
+            lock = self._files.lock(lock_path)
         except LockHeld as held:
-            raise StoreLocked(self._path, held.owner.get("pid"), held.owner.get("host")) from None
+            raise StoreLocked(self._path, held.owner.get("pid"), held.owner.get("host"), held.owner.get("url")) from None
         try:
-            store_id = read_identity(self._files, self._path)
-            topics = read_topics(self._files, os.path.join(self._path, TOPICS))
-            checkpoint = self._checkpoint(store_id)
-            number, sequence = self._journal(store_id, checkpoint)
-            rows = [
-                self._log(
-                    LogIdentity(store_id, record.topic_id, record.name, partition, record.first_log_id + partition),
-                    record,
-                    checkpoint,
-                )
-                for record in topics
-                for partition in range(record.partitions)
-            ]
-            if self._lost or (checkpoint.clean and self._differs(checkpoint, rows)):
-                self._finish(store_id, checkpoint, number, sequence, rows, topics)
+            self._mend_all()
+            self._report()
         finally:
             lock.release()
         return Repair(self._lost, self._quarantine)
 
+    def _mend_all(self) -> None:
+        before: list[str] = []
+        for _ in range(_ROUNDS):
+            errors = Verifier(self._files, self._path, layers=self._layers, is_owner=True).examine()
+            if not errors:
+                return
+            now = [str(error) for error in errors]
+            if now == before:
+                raise errors[0]
+            before = now
+            self._mend(errors)
+        raise errors[0]
+
+    def _mend(self, errors: list[Corrupt]) -> None:
+        """Mend what the errors name: the first place in this order, since the others may follow from it."""
+        for error in errors:
+            if isinstance(error, UnsupportedFormat):
+                raise error
+        paths = [os.path.relpath(getattr(error, "path", self._path), self._path) for error in errors]
+        for path in paths:
+            if self._is_irregular(os.path.join(self._path, path)):
+                self._move_away(os.path.join(self._path, path))
+                return
+        if STORE_FILE in paths:
+            self._mend_identity()
+            return
+        self._store_id = read_identity(self._files, self._path)
+        for folder in (self._topics_directory, self._journal_directory):
+            if not self._files.exists(folder):
+                self._files.make_directory(folder)
+                self._files.sync_directory(self._path)
+                self._lost.append(Lost(folder, None, None, "the folder was missing"))
+        if any(os.path.basename(path) == TOPIC_FILE for path in paths):
+            self._mend_topics()
+            return
+        if any(path.startswith("checkpoint-") for path in paths):
+            self._make_checkpoint()
+        elif any(path == "." for path in paths):
+            self._mend_layers(errors[0])
+        elif any(path.split(os.sep)[0] == JOURNAL for path in paths):
+            self._mend_journal(next(error for error, path in zip(errors, paths, strict=True) if path.startswith(JOURNAL)))
+        else:
+            if TOPICS in paths:
+                self._forget_unknown()
+            logs = {tuple(path.split(os.sep)[1:3]) for path in paths if path.count(os.sep) >= 2}
+            self._mend_logs(logs)
+
     # -- setting aside ----------------------------------------------------------------------------------------------
 
-    def _set_aside(self, path: str) -> None:
-        """Copy a file into the quarantine folder before it is changed."""
+    def _set_aside(self, path: str, *, moved: bool = False) -> None:
+        """Copy a file into the quarantine folder before it is changed; or move it there."""
+        if path in self._aside and not moved:
+            return
+        self._aside.add(path)
+        name = os.path.relpath(path, self._path).replace("/", "_")
+        target = os.path.join(self._quarantine_folder(), name)
+        while self._files.exists(target):
+            target += "~"
+        if moved:
+            self._files.rename(path, target)
+            self._files.sync_directory(os.path.dirname(target))
+            self._files.sync_directory(os.path.dirname(path))
+        else:
+            self._copy(path, target)
+
+    def _quarantine_folder(self) -> str:
         if self._quarantine is None:
             top = os.path.join(self._path, QUARANTINE)
             if not self._files.exists(top):
@@ -108,203 +207,502 @@ class Repairer:
             self._quarantine = os.path.join(top, f"{self._clock.now_us()}-{secrets.token_hex(4)}")
             self._files.make_directory(self._quarantine)
             self._files.sync_directory(top)
-        name = os.path.relpath(path, self._path).replace("/", "_")
-        replace_small_file(self._files, os.path.join(self._quarantine, name), read_segment(self._files, path))
+        return self._quarantine
 
-    # -- checkpoint and journal -------------------------------------------------------------------------------------
-
-    def _checkpoint(self, store_id: bytes) -> Checkpoint:
-        checkpoints = Checkpoints(self._files, self._path, store_id)
+    def _copy(self, source: str, target: str) -> None:
+        old, new = self._files.open(source), self._files.create(target)
         try:
-            return checkpoints.load()
-        except Corrupt as error:
-            self._lost.append(Lost(self._path, None, None, f"no checkpoint could be read, one was made from the logs: {error}"))
-        sequences = self._journal_sequences()
-        return Checkpoint(store_id, 1, 1, 0, sequences[0] if sequences else 0, 0, clean=False, next_log_id=0, rows=())
+            for position in range(0, old.size(), _COPY_BYTES):
+                write_fully(new, old.pread(_COPY_BYTES, position), position)
+            new.sync_data()
+        finally:
+            old.close()
+            new.close()
+        self._files.sync_directory(os.path.dirname(target))
 
-    def _journal_sequences(self) -> list[int]:
-        names = self._files.list_directory(os.path.join(self._path, JOURNAL))
-        return sorted(int(name[:-4]) for name in names if name.endswith(".wal") and name[:-4].isdecimal())
-
-    def _journal(self, store_id: bytes, checkpoint: Checkpoint) -> tuple[int, int]:
-        """Cut the journal before its first bad frame; returns the frame number and file that recovery goes on from."""
-        directory = os.path.join(self._path, JOURNAL)
-        sequences = self._journal_sequences()
-        if checkpoint.clean or not sequences:
-            return checkpoint.frame_number, checkpoint.journal_sequence
-        start = checkpoint.journal_sequence if checkpoint.journal_sequence in sequences else sequences[0]
-        number = checkpoint.frame_number
-        journal = Journal(self._files, directory, store_id, 0)
+    def _is_irregular(self, path: str) -> bool:
+        """Whether something that is no file has the name of one."""
+        if path.endswith((JOURNAL, TOPICS)) or os.path.basename(path).isdecimal() or not self._files.exists(path):
+            return False
         try:
-            for frame in journal.replay(start, checkpoint.frame_number):
-                number = frame.number
-                for entry in frame.entries:
-                    if entry.kind == ENTRY_LOG_START:
-                        self._log_starts[entry.owner] = max(self._log_starts.get(entry.owner, 0), decode_log_start(entry))
-        except DamagedFile as error:
-            self._lost.append(Lost(error.path, None, None, f"frames behind {number} were given up: {error.reason}"))
-            bad_sequence = int(os.path.basename(error.path)[:-4])
-            for sequence in [one for one in sequences if one >= bad_sequence]:
-                path = os.path.join(directory, f"{sequence:06d}.wal")
-                self._set_aside(path)
-                if sequence > bad_sequence or error.position < JOURNAL_HEADER_BYTES:
-                    self._files.unlink(path)
-                else:
-                    file = self._files.open(path, write=True)
-                    write_fully(file, bytes(file.size() - error.position), error.position)
-                    file.sync_data()
-                    file.close()
-            self._files.sync_directory(directory)
-        return checkpoint.frame_number, start
+            self._files.open(path).close()
+        except NotRegular:
+            return os.path.dirname(path) != self._topics_directory and path != self._path
+        return False
 
-    # -- one log ----------------------------------------------------------------------------------------------------
+    def _move_away(self, path: str) -> None:
+        self._lost.append(Lost(path, None, None, "this was no regular file; it was moved away"))
+        self._set_aside(path, moved=True)
 
-    def _log(self, identity: LogIdentity, record: TopicRecord, checkpoint: Checkpoint) -> LogRow:
-        directory = os.path.join(self._path, TOPICS, identity.topic, str(identity.partition))
-        row = next((one for one in checkpoint.rows if one.log_id == identity.log_id), None)
-        known = 0 if row is None else row.end
-        log_start = max(self._log_starts.get(identity.log_id, 0), 0 if row is None else row.log_start)
-        names = self._files.list_directory(directory)
-        firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
-        while len(firsts) > 1 and firsts[1] <= log_start:
-            firsts.pop(0)
-        expected = log_start if not firsts else min(firsts[0], log_start)
-        result = LogRow(identity.log_id, known, log_start, known, 0, 0 if row is None else row.max_time_us)
-        for at, first in enumerate(firsts):
-            if first > expected:
-                result = self._fill(identity, record, directory, expected, first, result)
-            end = firsts[at + 1] if at + 1 < len(firsts) else max(known, first)
-            result = self._segment(identity, record, directory, first, end, result, last=at + 1 == len(firsts))
-            expected = result.end
-        if expected < known:
-            result = self._fill(identity, record, directory, expected, known, result)
-        elif row is not None and row.position and row.segment_first == known and known not in firsts:
-            # Noted, so that a checkpoint is made that does not name it.
-            path = os.path.join(directory, segment_name(known))
-            self._lost.append(Lost(path, known, known, "the segment was missing; it held no messages"))
-        return result
+    # -- store.json and topic.json ----------------------------------------------------------------------------------
 
-    def _fill(self, identity: LogIdentity, record: TopicRecord, directory: str, first: int, end: int, before: LogRow) -> LogRow:
-        """An empty segment for offsets [first, end), of which nothing is left."""
-        path = os.path.join(directory, segment_name(first))
-        self._lost.append(Lost(path, first, end, "the segment was missing; an empty one takes its place"))
-        return self._rewrite(identity, record, path, Salvage(None, None, [], None, [], first), first, end, before)
-
-    def _segment(
-        self, identity: LogIdentity, record: TopicRecord, directory: str, first: int, end: int, before: LogRow, *, last: bool
-    ) -> LogRow:
-        path = os.path.join(directory, segment_name(first))
-        data = read_segment(self._files, path)
-        found = salvage(data, first, identity, (1 << 63) - 1, sealed=not last)
-        epochs = [batch.header.log_epoch for batch in found.batches]
-        self._epoch = max([self._epoch, 0 if found.header is None else found.header.log_epoch, *epochs])
-        known_end = max(end, found.end_offset) if last else end
-        # A bad range at the very end of the last segment, behind all that was durable, is a torn tail: recovery cuts it.
-        bad = [one for one in found.bad if not (last and one.end == len(data) and one.offset is not None and one.offset >= end)]
-        if not bad and (found.end_offset >= end or found.footer is not None):
-            tail = found.batches[-1] if found.batches else None
-            position = (len(data) - FOOTER_BYTES) if found.footer else _end_of(found)
-            time_us = tail.header.max_time_us if tail else before.max_time_us
-            return LogRow(
-                identity.log_id, found.end_offset, before.log_start, first, position, max(time_us, before.max_time_us)
-            )
-        self._set_aside(path)
-        for one in bad:
-            self._lost.append(Lost(path, one.offset, None, f"bytes [{one.start}, {one.end}): {one.reason}"))
-        if not bad:
-            self._lost.append(Lost(path, found.end_offset, end, "the segment ends too early"))
-        return self._rewrite(identity, record, path, found, first, known_end, before)
-
-    def _rewrite(
-        self, identity: LogIdentity, record: TopicRecord, path: str, found: Salvage, first: int, end: int, before: LogRow
-    ) -> LogRow:
-        """Write what was saved as a sealed segment of a higher generation for [first, end)."""
-        old = found.header
-        header = SegmentHeader(
-            identity.store_id, identity.topic_id, identity.partition, 1 if old is None else old.generation + 1, first,
-            secrets.randbits(64), 0 if old is None else old.log_epoch, self._clock.now_us(),
-            before.max_time_us if old is None else old.base_time_us,
-        )  # fmt: skip
-        if found.state is None:
-            state = encode_state([], [])
+    def _mend_identity(self) -> None:
+        ids: Counter[bytes] = Counter(journal_identities(self._files, self._journal_directory))
+        for name in NAMES:
+            checkpoint = self._read_checkpoint(name)
+            if checkpoint is not None:
+                ids[checkpoint.store_id] += 1
+        for header, _ in self._all_segments():
+            ids[header.store_id] += 1
+        path = os.path.join(self._path, STORE_FILE)
+        if not ids:
+            read_identity(self._files, self._path)
+        if self._files.exists(path):
+            self._set_aside(path)
         else:
-            state = EncodedBatch(bytearray(found.state.buffer), found.state.header.header_bytes, 0, 0)
-        temporary = path + ".tmp"
-        if self._files.exists(temporary):
-            self._files.unlink(temporary)
-        segment = Segment.create(self._files, temporary, header, state, record.settings.index_interval_bytes)
-        for batch in found.batches:
-            one = batch.header
-            copy = EncodedBatch(bytearray(batch.buffer), one.header_bytes, one.count, one.offset_span)
-            copy.stamp(one.first_offset, one.append_time_us, one.max_time_us, header.segment_uid, 0, one.log_epoch)
-            segment.write([copy], [(one.first_offset, one.append_time_us, one.max_time_us)])
-        assert segment.file is not None
-        segment.seal(end)
-        segment.sync()
-        segment.close()
-        self._files.rename(temporary, path)
-        if self._files.exists(index_path(path)):
-            self._files.unlink(index_path(path))
-        self._files.sync_directory(os.path.dirname(path))
-        time_us = max(before.max_time_us, segment.max_time_us)
-        return LogRow(identity.log_id, end, before.log_start, first, segment.position, time_us)
+            self._quarantine_folder()
+        replace_small_file(self._files, path, encode_document(identity_document(ids.most_common(1)[0][0])))
+        self._lost.append(Lost(path, None, None, "the store's identity was made anew from its other files; nothing is lost"))
 
-    # -- the end ----------------------------------------------------------------------------------------------------
-
-    def _differs(self, checkpoint: Checkpoint, rows: list[LogRow]) -> bool:
-        """Whether a store that says it was closed in order holds something else than it says."""
-        ends = {row.log_id: row.end for row in checkpoint.rows}
-        differing = [row.log_id for row in rows if ends.get(row.log_id, 0) != row.end]
-        if differing:
-            self._lost.append(
-                Lost(self._path, None, None, f"the last checkpoint did not fit the logs {differing}; nothing is lost")
+    def _read_checkpoint(self, name: str) -> Checkpoint | None:
+        try:
+            return Checkpoint.decode(
+                read_small_file(self._files, os.path.join(self._path, name), limit_bytes=CHECKPOINT_BYTES_MAX)
             )
-        return bool(differing)
+        except (OSError, BadBytes, UnsupportedFormat):
+            return None
 
-    def _finish(
-        self,
-        store_id: bytes,
-        checkpoint: Checkpoint,
-        number: int,
-        sequence: int,
-        rows: list[LogRow],
-        topics: list[TopicRecord],
-    ) -> None:
-        """A checkpoint that fits what is there now, in both files; the positions of the last owner do not count any more."""
-        positions = os.path.join(self._path, POSITIONS_NAME)
-        if self._files.exists(positions):
-            self._files.unlink(positions)
-            self._files.sync_directory(self._path)
-        checkpoints = Checkpoints(self._files, self._path, store_id)
-        next_log_id = max([checkpoint.next_log_id, *[record.first_log_id + record.partitions for record in topics]])
-        epoch = max(checkpoint.log_epoch, self._epoch)
+    def _all_segments(self) -> list[tuple[SegmentHeader, str]]:
+        """The header and the path of each segment's file whose header can be read, wherever it lies."""
+        found = []
+        if not self._files.exists(self._topics_directory):
+            return []
+        for topic in topic_folders(self._files, self._topics_directory):
+            folder = os.path.join(self._topics_directory, topic)
+            for partition in self._files.list_directory(folder):
+                if not partition.isdecimal():
+                    continue
+                directory = os.path.join(folder, partition)
+                for name in self._files.list_directory(directory):
+                    header = self._segment_header(os.path.join(directory, name))
+                    if header is not None:
+                        found.append((header, os.path.join(directory, name)))
+        return found
+
+    def _segment_header(self, path: str) -> SegmentHeader | None:
+        if not path.endswith(LOG_SUFFIX):
+            return None
+        try:
+            file = self._files.open(path)
+        except OSError:
+            return None
+        try:
+            return SegmentHeader.decode(file.pread(SEGMENT_HEADER_BYTES, 0))
+        except (BadBytes, UnsupportedFormat):
+            return None
+        finally:
+            file.close()
+
+    def _mend_topic(self, name: str, *, alone: bool) -> None:
+        """*alone*: no other one is damaged."""
+        folder = os.path.join(self._topics_directory, name)
+        path = os.path.join(folder, TOPIC_FILE)
+        if self._files.exists(path):
+            self._set_aside(path)
+            corrected = corrected_topic(read_small_file(self._files, path), name)
+            if corrected is not None:
+                replace_small_file(self._files, path, corrected)
+                self._lost.append(Lost(path, None, None, "one bit had flipped and was flipped back; nothing is lost"))
+                return
+        else:
+            self._quarantine_folder()
+        partitions = [int(one) for one in self._files.list_directory(folder) if one.isdecimal()]
+        count = max(partitions, default=0) + 1
+        topic_id = self._topic_id(name, alone=alone)
+        count = max([count, *[header.partition + 1 for header, _ in self._all_segments() if header.topic_id == topic_id]])
+        count = max([count, *[partition + 1 for known, partition in self._known_positions() if known == topic_id]])
+        record = TopicRecord(name, topic_id, count, self._first_log_id(name, count, topic_id), TopicSettings())
+        for partition in range(count):
+            if partition not in partitions:
+                self._files.make_directory(os.path.join(folder, str(partition)))
+        replace_small_file(self._files, path, topic_document(record))
+        self._lost.append(Lost(path, None, None, "the settings of the topic were lost; it has the default ones now"))
+
+    def _topic_id(self, name: str, *, alone: bool) -> bytes:
+        """That which most of its segments have; or else that no other topic has, if this is the only one without."""
+        others = {record.topic_id for record in self._readable_topics()}
+        ids: Counter[bytes] = Counter()
+        prefix = os.path.join(self._topics_directory, name) + os.sep
+        for header, path in self._all_segments():
+            if path.startswith(prefix) and header.topic_id not in others and header.store_id == self._store_id:
+                ids[header.topic_id] += 1
+        if ids:
+            return ids.most_common(1)[0][0]
+        strays = {header.topic_id for header, _ in self._all_segments() if header.store_id == self._store_id} - others
+        if len(strays) == 1 and alone:
+            return strays.pop()
+        unclaimed = {topic_id for topic_id, _ in self._known_positions() if topic_id not in others}
+        return unclaimed.pop() if len(unclaimed) == 1 and alone else secrets.token_bytes(16)
+
+    def _readable_topics(self) -> list[TopicRecord]:
+        found = []
+        for name in topic_folders(self._files, self._topics_directory):
+            try:
+                found.append(read_topic(self._files, self._topics_directory, name))
+            except UnsupportedFormat:
+                raise  # to forget it would lose what a newer version has
+            except (PenstockError, OSError):
+                continue
+        return found
+
+    def _mend_topics(self) -> None:
+        """Before anything is concluded from which topics there are."""
+        readable = {record.name for record in self._readable_topics()}
+        damaged = [name for name in topic_folders(self._files, self._topics_directory) if name not in readable]
+        documents = {}
+        for name in damaged:
+            with contextlib.suppress(OSError, BadBytes):
+                data = read_small_file(self._files, os.path.join(self._topics_directory, name, TOPIC_FILE))
+                documents[decode_document("topic", data).get("name")] = data
+        for name in damaged:
+            path = os.path.join(self._topics_directory, name, TOPIC_FILE)
+            if name not in documents:
+                self._mend_topic(name, alone=len(damaged) == 1)
+                continue
+            # It lies whole in the folder of another one.
+            self._set_aside(path) if self._files.exists(path) else self._quarantine_folder()
+            replace_small_file(self._files, path, documents[name])
+            self._lost.append(Lost(path, None, None, "it was put back from the folder of another topic; nothing is lost"))
+
+    def _claimed(self) -> set[int]:
+        records = [*self._readable_topics(), *read_deleted(self._files, self._topics_directory)]
+        return {record.first_log_id + partition for record in records for partition in range(record.partitions)}
+
+    def _first_log_id(self, name: str, count: int, topic_id: bytes) -> int:
+        """
+        The first of the numbers that its logs have in checkpoints and journal: those that no other topic has.
+
+        If a folder of another topic is gone too, there are more of them: then those that fit its segments, if no others fit as well; else
+        new numbers. What the journal has of it is given up then, rather than given to the wrong topic.
+        """
+        claimed = self._claimed()
+        rows: dict[int, LogRow] = {}
+        next_id = max(claimed, default=-1) + 1
+        number = 0
+        for checkpoint in sorted(filter(None, map(self._read_checkpoint, NAMES)), key=lambda one: one.generation):
+            rows |= {row.log_id: row for row in checkpoint.rows}
+            next_id = max(next_id, checkpoint.next_log_id)
+            number = checkpoint.frame_number
+        uids = {header.segment_uid for header, path in self._all_segments() if header.topic_id == topic_id}
+        named: Counter[int] = Counter()
+        for frame in whole_frames(self._files, self._journal_directory, self._store_id, number):
+            for entry in frame.entries:
+                if entry.kind == ENTRY_OTHER:
+                    continue
+                next_id = max(next_id, entry.owner + 1)
+                named[entry.owner] += 0
+                if entry.kind == ENTRY_BATCH and Batch(entry.body).header.segment_uid in uids:
+                    named[entry.owner] += 1000
+        candidates = sorted({one for one in [*rows, *named] if one not in claimed})
+        if candidates and candidates == list(range(candidates[0], candidates[0] + count)):
+            return candidates[0]
+        scores = []
+        for start in candidates:
+            run = range(start, start + count)
+            if not any(one in claimed for one in run):
+                fits = [self._fit(name, at, rows.get(log_id)) + named.get(log_id, 0) for at, log_id in enumerate(run)]
+                scores.append((sum(fits), start))
+        scores.sort(reverse=True)
+        certain = bool(scores) and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0])
+        return scores[0][1] if certain else next_id
+
+    def _fit(self, name: str, partition: int, row: LogRow | None) -> int:
+        """How well a row of a checkpoint fits the files of a partition."""
+        if row is None:
+            return 0
+        directory = os.path.join(self._topics_directory, name, str(partition))
+        names = self._files.list_directory(directory) if self._files.exists(directory) else []
+        if not row.position:
+            return 1 if not any(parse_segment_name(one) is not None for one in names) else 0
+        if segment_name(row.segment_first) not in names:
+            return 0
+        ends: dict[int, int] = {}
+        file = self._files.open(os.path.join(directory, segment_name(row.segment_first)))
+        try:
+            identity = LogIdentity(self._store_id, b"", name, partition, row.log_id)
+            walk = Walk(FilePieces(file), row.segment_first, identity)
+            walk.run(
+                row.end, sealed=False, keep=lambda batch, at: ends.update({at + batch.header.total_bytes: batch.end_offset})
+            )
+        finally:
+            file.close()
+        return _CERTAIN if ends.get(row.position) == row.end else 10
+
+    # -- checkpoints and journal ------------------------------------------------------------------------------------
+
+    def _load(self) -> Checkpoint:
+        return Checkpoints(self._files, self._path, self._store_id).load()
+
+    def _store_checkpoints(self, checkpoint: Checkpoint) -> None:
+        """Two that say the same: neither may name what is not there any more."""
+        for name in NAMES:
+            if self._files.exists(os.path.join(self._path, name)):
+                self._set_aside(os.path.join(self._path, name))
+        checkpoints = Checkpoints(self._files, self._path, self._store_id)
         for generation in (checkpoint.generation + 1, checkpoint.generation + 2):
-            checkpoints.store(
-                checkpoint._replace(
-                    generation=generation,
-                    frame_number=number,
-                    journal_sequence=sequence,
-                    rows=tuple(rows),
-                    log_epoch=epoch,
-                    next_log_id=next_log_id,
+            checkpoints.store(checkpoint._replace(generation=generation, clean=False))
+
+    def _make_checkpoint(self) -> None:
+        self._lost.append(
+            Lost(os.path.join(self._path, NAMES[0]), None, None, "no checkpoint could be read; one was made anew")
+        )
+        self._lost.append(Lost(self._path, None, None, "groups, their positions and the names of producers were forgotten"))
+        self._mend_topics()
+        self._put_back()
+        frames = whole_frames(self._files, self._journal_directory, self._store_id, 0)
+        number = frames[0].number - 1 if frames else 0
+        topics = self._readable_topics()
+        next_log_id = max([0, *[one + 1 for one in self._claimed()]])
+        owner = self._owner_generation()
+        empty = Checkpoint(self._store_id, 1, owner, number, 0, 0, clean=False, next_log_id=next_log_id, rows=())
+        self._quarantine_folder()
+        rows, epoch = [], 0
+        evidence = self._evidence(empty, frames)
+        for record in topics:
+            for partition in range(record.partitions):
+                log = self._log_repair(record, partition, evidence)
+                log.look()
+                rows.append(log.run(keeps_uncommitted=True))
+                self._lost += log.lost
+                epoch = max(epoch, log.log_epoch)
+        # Of groups only the journal's last operations are left, which mean nothing without what was before them.
+        self._drops_others = True
+        checkpoint = empty._replace(rows=tuple(rows), log_epoch=epoch)
+        self._rewrite_journal(frames, checkpoint)
+
+    def _owner_generation(self) -> int:
+        reader = PositionsReader(self._files, os.path.join(self._path, POSITIONS_NAME), self._store_id)
+        try:
+            return max(1, min(reader.owner_generation, 1 << 32))
+        except OSError:
+            return 1
+        finally:
+            reader.close()
+
+    def _mend_journal(self, error: Corrupt) -> None:
+        self._mend_topics()
+        checkpoint = self._load()
+        frames = whole_frames(self._files, self._journal_directory, self._store_id, checkpoint.frame_number)
+        path = getattr(error, "path", self._journal_directory)
+        missing = [
+            str(before + 1) for before, frame in zip([checkpoint.frame_number, *[one.number for one in frames]], frames, strict=False)
+            if frame.number > before + 1
+        ]  # fmt: skip
+        self._keeps_uncommitted = True
+        lost = f"; given up: frame {', '.join(missing)}" if missing else ""
+        self._lost.append(Lost(path, None, None, f"the journal was written anew: {getattr(error, 'reason', error)}{lost}"))
+        self._rewrite_journal(frames)
+
+    def _rewrite_journal(self, frames: list[WholeFrame], checkpoint: Checkpoint | None = None) -> None:
+        """Write the journal anew with *frames*, and checkpoints that name it; with *checkpoint* the logs are as that says."""
+        if checkpoint is None:
+            # First: the old files may have, before the last checkpoint, what a log has lost.
+            self._mend_logs(self._all_logs(), quiet=True)
+            checkpoint = self._load()
+        old = journal_sequences(self._files, self._journal_directory)
+        self._quarantine_folder()
+        known = self._claimed()
+
+        def wanted(entry: FrameEntry) -> bool:
+            return not self._drops_others if entry.kind == ENTRY_OTHER else entry.owner in known
+
+        def name_it(sequence: int) -> None:
+            rows = tuple([row for row in checkpoint.rows if row.log_id in known])
+            sections = () if self._drops_sections else checkpoint.sections
+            self._store_checkpoints(checkpoint._replace(journal_sequence=sequence, rows=rows, sections=sections))
+
+        write_journal(
+            self._files, self._journal_directory, self._store_id, checkpoint.frame_number, frames, wanted, name_it
+        )  # fmt: skip
+        for sequence in old:
+            self._set_aside(os.path.join(self._journal_directory, file_name(sequence)), moved=True)
+
+    def _mend_layers(self, error: Corrupt) -> None:
+        """What groups and producers left cannot be read by them."""
+        checkpoint = self._load()
+        frames = whole_frames(self._files, self._journal_directory, self._store_id, checkpoint.frame_number)
+        self._drops_sections, self._drops_others = self._drops_others, True
+        what = "were forgotten" if self._drops_sections else "are as of the last checkpoint"
+        self._lost.append(Lost(self._path, None, None, f"groups and producers {what}: {error}"))
+        self._rewrite_journal(frames)
+
+    def _forget_unknown(self) -> None:
+        """A topic's folder is gone: no checkpoint and no frame may name its logs any more."""
+        checkpoint = self._load()
+        frames = whole_frames(self._files, self._journal_directory, self._store_id, checkpoint.frame_number)
+        known = self._claimed()
+        for row in checkpoint.rows:
+            if row.log_id not in known:
+                reason = f"log {row.log_id} is of a topic whose folder is gone; it was forgotten"
+                self._lost.append(Lost(self._topics_directory, row.log_start, row.end, reason))
+        named = {entry.owner for frame in frames for entry in frame.entries if entry.kind != ENTRY_OTHER}
+        for log_id in sorted(named - known - {row.log_id for row in checkpoint.rows}):
+            reason = f"log {log_id} is of a topic whose folder is gone; it was forgotten"
+            self._lost.append(Lost(self._topics_directory, None, None, reason))
+        self._rewrite_journal(frames)
+
+    # -- logs -------------------------------------------------------------------------------------------------------
+
+    def _put_back(self) -> None:
+        """Segments that lie under another's name, and say where they belong, go there."""
+        records = {record.topic_id: record for record in self._readable_topics()}
+        strays: dict[str, str] = {}
+        for header, path in self._all_segments():
+            record = records.get(header.topic_id)
+            if record is None or header.store_id != self._store_id or not 0 <= header.partition < record.partitions:
+                continue
+            place = os.path.join(
+                self._topics_directory, record.name, str(header.partition), segment_name(header.first_offset)
+            )  # fmt: skip
+            if place != path:
+                strays.setdefault(place, path)
+        copies = []
+        for place, path in strays.items():
+            occupant = self._segment_header(place) if self._files.exists(place) else None
+            record = None if occupant is None else records.get(occupant.topic_id)
+            if record is not None and occupant is not None and place == os.path.join(
+                self._topics_directory, record.name, str(occupant.partition), segment_name(occupant.first_offset)
+            ):  # fmt: skip
+                continue  # the one that belongs there is there, and this is a copy
+            if self._files.exists(place):
+                self._set_aside(place)
+            copy = place + ".put-back"
+            if self._files.exists(copy):
+                self._files.unlink(copy)
+            if not self._files.exists(os.path.dirname(place)):
+                self._files.make_directory(os.path.dirname(place))
+            self._copy(path, copy)
+            copies.append((copy, place, path))
+        for copy, place, path in copies:
+            self._files.rename(copy, place)
+            if self._files.exists(index_path(place)):
+                self._files.unlink(index_path(place))
+            self._files.sync_directory(os.path.dirname(place))
+            self._lost.append(Lost(place, None, None, f"it was put back from {path}; nothing is lost"))
+
+    def _all_logs(self) -> set[tuple[str, ...]]:
+        return {(record.name, str(partition)) for record in self._readable_topics() for partition in range(record.partitions)}
+
+    def _mend_logs(self, logs: set[tuple[str, ...]], *, quiet: bool = False) -> None:
+        """Repair these logs; *quiet*: of those that are in order nothing is said."""
+        self._put_back()
+        checkpoint = self._load()
+        # Those before the checkpoint too: they may hold what a log has lost.
+        frames = whole_frames(self._files, self._journal_directory, self._store_id, 0)
+        evidence = self._evidence(checkpoint, frames)
+        rows = {row.log_id: row for row in checkpoint.rows}
+        records = {record.name: record for record in self._readable_topics()}
+        epoch = checkpoint.log_epoch
+        self._quarantine_folder()
+        for topic, partition in sorted(logs):
+            if not is_name(topic) or topic not in records or not partition.isdecimal():
+                continue
+            directory = os.path.join(self._topics_directory, topic, partition)
+            log = self._log_repair(records[topic], int(partition), evidence)
+            log.look()
+            if log.journal_lacks_frames and not self._keeps_uncommitted:
+                self._keeps_uncommitted = True
+                reason = (
+                    "the journal lacks frames that committed messages of this log; all messages that the logs hold were kept"
                 )
-            )
-        if self._quarantine is not None:
-            report = {"lost": [list(lost) for lost in self._lost], "store": self._path}
-            replace_small_file(self._files, os.path.join(self._quarantine, "report.json"), encode_document(report))
+                self._lost += [*log.lost, Lost(directory, None, None, reason)]
+                self._mend_logs(self._all_logs(), quiet=True)
+                return
+            row = log.run(keeps_uncommitted=self._keeps_uncommitted)
+            if log.lost:
+                self._lost += log.lost
+            elif not quiet:
+                reason = f"the checkpoint and the journal did not fit the log, which ends at {row.end}; no message is lost"
+                self._lost.append(Lost(directory, None, None, reason))
+            if log.is_known_end_wrong:
+                self._drop_positions()
+            rows[row.log_id] = row
+            epoch = max(epoch, log.log_epoch)
+        self._store_checkpoints(checkpoint._replace(rows=tuple(rows.values()), log_epoch=epoch))
+
+    def _log_repair(self, record: TopicRecord, partition: int, evidence: dict[int, Evidence]) -> LogRepair:
+        identity = LogIdentity(self._store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
+        directory = os.path.join(self._topics_directory, record.name, str(partition))
+        known = evidence.setdefault(identity.log_id, Evidence())
+        position = self._known_positions().get((record.topic_id, partition))
+        if position is not None:
+            known.known_end = position.end
+        return LogRepair(self._files, directory, identity, record.settings, known, self._clock, self._set_aside)
+
+    def _known_positions(self) -> dict[tuple[bytes, int], Position]:
+        """As opening takes them: of this boot, and of an owner that saw no disk error."""
+        reader = PositionsReader(self._files, os.path.join(self._path, POSITIONS_NAME), self._store_id)
+        try:
+            return {} if reader.failed else (reader.snapshot() or {})
+        except (PenstockError, OSError):
+            return {}
+        finally:
+            reader.close()
+
+    @staticmethod
+    def _evidence(checkpoint: Checkpoint, frames: list[WholeFrame]) -> dict[int, Evidence]:
+        found: dict[int, Evidence] = {row.log_id: Evidence(row, row.log_start) for row in checkpoint.rows}
+        for frame in frames:
+            for entry in frame.entries:
+                if entry.kind == ENTRY_OTHER:
+                    continue
+                log = found.setdefault(entry.owner, Evidence())
+                if entry.kind == ENTRY_BATCH:
+                    log.batches.append((Batch(entry.body), frame.number > checkpoint.frame_number))
+                elif entry.kind == ENTRY_REFERENCE:
+                    reference = decode_reference(entry)
+                    log.references.append((reference.first_offset, reference.first_offset + reference.offset_span))
+                elif entry.kind == ENTRY_LOG_START:
+                    log.log_start = max(log.log_start, decode_log_start(entry))
+        return found
+
+    def _drop_positions(self) -> None:
+        path = os.path.join(self._path, POSITIONS_NAME)
+        if self._files.exists(path):
+            self._set_aside(path, moved=True)
+
+    def _report(self) -> None:
+        if self._quarantine is None:
+            return
+        # The numbers of the last owner are of files that are not there any more.
+        self._drop_positions()
+        report = {"lost": [list(lost) for lost in self._lost], "store": self._path}
+        replace_small_file(self._files, os.path.join(self._quarantine, "report.json"), encode_document(report))
 
 
-def _end_of(found: Salvage) -> int:
-    total = SEGMENT_HEADER_BYTES + sum(batch.header.total_bytes for batch in found.batches)
-    return total + (found.state.header.total_bytes if found.state is not None else 0)
+def read_identity_or_damage(files: FileSystem, path: str) -> None:
+    """Raise `StoreNotFound` where there is no store; damage to its identity passes."""
+    try:
+        read_identity(files, path)
+    except UnsupportedFormat:
+        raise
+    except (Corrupt, NotRegular):
+        return
 
 
-def repair(path: str | os.PathLike[str], *, files: FileSystem | None = None, clock: Clock | None = None) -> Repair:
+def plan(
+    path: str | os.PathLike[str], *, files: FileSystem | None = None, clock: Clock | None = None, layers: Layers = tuple
+) -> list[Lost]:
+    """What `repair` would do, without doing it; nothing at all: the store is sound. Raises what `repair` raises."""
+    with naming_refusals():
+        overlay = OverlayFileSystem(files or RealFileSystem(), unmapped=(LOG_SUFFIX,))
+        return Repairer(overlay, os.path.abspath(os.fspath(path)), clock or SystemClock(), layers).run().lost
+
+
+def repair(
+    path: str | os.PathLike[str], *, files: FileSystem | None = None, clock: Clock | None = None, layers: Layers = tuple
+) -> Repair:
     """
-    Set aside what is damaged in the store at *path*, which nobody may own meanwhile, so that it opens again.
+    Set aside what is damaged in the store at *path*, which nobody may own meanwhile, so that it opens and all that is left can be read.
+
+    *layers* makes the layers above that it is opened with: `penstock.store.checking.repair` gives those that every store has.
 
     Raises:
         StoreLocked: somebody owns it.
-        Corrupt: `store.json` or a `topic.json` is damaged, which cannot be repaired.
+        StoreNotFound: there is none.
+        AccessDenied: this user may not change it.
+        UnsupportedFormat: a newer version wrote it.
+        Corrupt: it cannot be repaired; nothing that could be read is lost.
     """
-    return Repairer(files or RealFileSystem(), os.path.abspath(os.fspath(path)), clock or SystemClock()).run()
+    with naming_refusals():
+        return Repairer(files or RealFileSystem(), os.path.abspath(os.fspath(path)), clock or SystemClock(), layers).run()

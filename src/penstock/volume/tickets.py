@@ -106,7 +106,9 @@ Change = Append | Adopt | MoveLogStart | Other
 class ChangesTicket(Ticket):
     """Several changes that happen together or not at all; after the commit `first_offsets` has one for each append and adoption."""
 
-    __slots__ = ("append_time_us", "changes", "distinct", "entry_bytes", "first_offsets", "largest_bytes", "written_ahead")
+    __slots__ = (
+        "append_time_us", "changes", "distinct", "entry_bytes", "essential", "first_offsets", "largest_bytes", "written_ahead",
+    )  # fmt: skip
 
     def __init__(self, leader: Leader, changes: Sequence[Change]) -> None:
         logs: set[PartitionLog] = set()
@@ -128,6 +130,8 @@ class ChangesTicket(Ticket):
                 written_ahead = True
         super().__init__(leader, batch_bytes + body_bytes + ENTRY_OVERHEAD_BYTES * len(changes))
         self.changes = changes
+        self.essential = False
+        """Whether its batches may have a part of the reserve on a full disk."""
         self.first_offsets: list[int] = []
         self.append_time_us: int | None = None
         self.entry_bytes = body_bytes + ENTRY_OVERHEAD_BYTES * len(changes)

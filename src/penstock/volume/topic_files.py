@@ -11,7 +11,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.errors import BadBytes, BadSetting, DamagedFile, UnsupportedFormat
+from penstock.errors import BadBytes, BadSetting, DamagedFile, MissingData, UnsupportedFormat
 from penstock.files import is_out_of_descriptors
 from penstock.journal.small_file import read_small_file, replace_small_file
 from penstock.settings import TopicSettings
@@ -25,6 +25,7 @@ TOPIC_FILE = "topic.json"
 NEW_PREFIX = ".new-"
 DELETED_PREFIX = ".deleted-"
 PARTITIONS_MAX = 10_000
+_CORRECTED_BYTES_MAX = 16 * 1024
 
 
 class TopicRecord(NamedTuple):
@@ -62,6 +63,11 @@ def _build(files: FileSystem, building: str, record: TopicRecord) -> None:
     files.make_directory(building)
     for partition in range(record.partitions):
         files.make_directory(os.path.join(building, str(partition)))
+    replace_small_file(files, os.path.join(building, TOPIC_FILE), topic_document(record))
+
+
+def topic_document(record: TopicRecord) -> bytes:
+    """What `topic.json` holds."""
     values = {
         "name": record.name,
         "id": record.topic_id.hex(),
@@ -71,7 +77,23 @@ def _build(files: FileSystem, building: str, record: TopicRecord) -> None:
         "generation": 1,
         "required": [],
     }
-    replace_small_file(files, os.path.join(building, TOPIC_FILE), encode_document(values))
+    return encode_document(values)
+
+
+def corrected_topic(data: bytes, name: str) -> bytes | None:
+    """
+    A damaged `topic.json` with one bit flipped back, if that makes it whole; None if no bit does, or more than one.
+
+    CRC-32C tells any two documents of this length apart that differ in up to three bits, so one that one bit makes whole was that one.
+    """
+    whole: list[bytes] = []
+    for at in range(min(len(data), _CORRECTED_BYTES_MAX)):
+        for bit in range(8):
+            candidate = b"%b%c%b" % (data[:at], data[at] ^ 1 << bit, data[at + 1 :])
+            with contextlib.suppress(BadBytes, BadSetting, AttributeError, KeyError, TypeError, ValueError, OverflowError):
+                _record(decode_document("topic", candidate), name)
+                whole.append(candidate)
+    return whole[0] if len(set(whole)) == 1 else None
 
 
 def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
@@ -82,9 +104,14 @@ def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:
 
 def topic_folders(files: FileSystem, directory: str) -> list[str]:
     """The names of the topics' folders; what cannot be one (unfinished, a file, a name no topic can have) is passed over."""
-    return [
-        name for name in files.list_directory(directory) if is_name(name) and _is_folder(files, os.path.join(directory, name))
-    ]
+    return [name for name in _names(files, directory) if is_name(name) and _is_folder(files, os.path.join(directory, name))]
+
+
+def _names(files: FileSystem, directory: str) -> list[str]:
+    try:
+        return files.list_directory(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingData(directory, "the folder of the topics is missing") from None
 
 
 def _is_folder(files: FileSystem, path: str) -> bool:
@@ -96,8 +123,8 @@ def _is_folder(files: FileSystem, path: str) -> bool:
 
 
 def remove_unfinished(files: FileSystem, directory: str) -> None:
-    """Remove what a crash left of topics that were being made."""
-    for name in files.list_directory(directory):
+    """Remove what a crash left of topics that were being made. Raises `MissingData`."""
+    for name in _names(files, directory):
         if name.startswith(NEW_PREFIX):
             _remove_building(files, os.path.join(directory, name))
 

@@ -1,36 +1,64 @@
 """
-`verify`: walk everything that a store holds and report what is wrong. It changes nothing and may run beside an owner.
+`verify`: whether a store opens, and whether every committed message can be read. It changes nothing and may run beside an owner.
 
-Damage to the truth (identity, topics, segments, checkpoints, journal) is told apart from a bad cache (an index), which the
-store mends by itself.
+Theory of operation
+-------------------
+There is one rule: a store is sound exactly when opening it succeeds and all that is committed can be read. So there are no rules here
+of what is torn and what is damaged. The store is opened, by the recovery that every opening goes through, on an overlay of its files
+(`overlay_files.py`) that keeps what recovery writes; then every log is read from its start to its end. What opening would raise is a
+finding in the words of that error; what cannot be read is one with the range of bytes, which `salvage` finds out.
+
+Beside a live owner there is nothing to open: recovery is for stores that nobody owns. Then every log is read as any reader beside the owner
+reads it (`volume/reader.py`): up to its committed end, and from where it begins when the reader comes there, since retention goes on.
+If an owner comes or goes meanwhile, the look begins anew.
+
+A bad cache (an index), or one bad checkpoint of two, is told of too. It is no damage: the store mends it by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import BadBytes, Corrupt, PenstockError
-from penstock.files import RealFileSystem
-from penstock.format.checkpoint import Checkpoint
-from penstock.format.frame import ENTRY_LOG_START, decode_log_start
+from penstock.errors import (
+    BadBytes,
+    Corrupt,
+    DamagedFile,
+    MissingData,
+    OffsetOutOfRange,
+    StoreLocked,
+    TopicNotFound,
+    Unavailable,
+)
+from penstock.files import NotRegular, RealFileSystem
+from penstock.format.checksum import crc32c
 from penstock.format.index import IndexSnapshot
-from penstock.journal.checkpoints import NAMES
-from penstock.journal.journal import Journal
+from penstock.journal.checkpoints import CHECKPOINT_BYTES_MAX, NAMES, Checkpoints
 from penstock.journal.small_file import read_small_file
-from penstock.log.identity import LogIdentity
-from penstock.log.positions import Position, PositionsReader
 from penstock.log.salvage import FilePieces, Walk
-from penstock.log.segment import index_path, parse_segment_name, segment_name
-from penstock.volume.identity import JOURNAL, POSITIONS_NAME, TOPICS, read_identity
-from penstock.volume.topic_files import TopicRecord, read_listed_topic, topic_folders
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, READ_BYTES_DEFAULT, index_path, parse_segment_name, segment_name
+from penstock.overlay_files import OverlayFileSystem
+from penstock.settings import StoreSettings
+from penstock.volume.access import naming_refusals
+from penstock.volume.identity import LOCK_NAME, read_identity
+from penstock.volume.reader import VolumeReader
+from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.files import FileSystem
+    from penstock.format.batch import Batch
+    from penstock.log.log_reader import LogReader
+    from penstock.log.partition_log import PartitionLog
+    from penstock.volume.layer import Layer
 
-_END = (1 << 63) - 1
+    Layers = Callable[[], Sequence[Layer]]
+
+_ATTEMPTS = 5
+_SETTINGS = StoreSettings(free_bytes_floor=0, reserve_bytes=0)
 
 
 class Finding(NamedTuple):
@@ -44,7 +72,9 @@ class Finding(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        kind = "damage" if self.is_damage else "cache"
+        kind = "damage" if self.is_damage else "harmless"
+        if self.start == self.end:
+            return f"{kind}: {self.reason}" if self.path in self.reason else f"{kind}: {self.path}: {self.reason}"
         where = f" from offset {self.offset}" if self.offset is not None else ""
         return f"{kind}: {self.path} bytes [{self.start}, {self.end}){where}: {self.reason}"
 
@@ -61,180 +91,251 @@ class Verification(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged; a bad cache does not count."""
+        """Whether the store opens and all that is committed can be read; what it mends by itself does not count."""
         return not any(finding.is_damage for finding in self.findings)
 
 
 class Verifier:
-    """Walks one store. Used once."""
+    """Looks at one store. Used once."""
 
-    def __init__(self, files: FileSystem, path: str, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, files: FileSystem, path: str, progress: Callable[[str], None] = lambda _: None, layers: Layers = tuple,
+        *, is_owner: bool = False,
+    ) -> None:  # fmt: skip
+        """*layers* makes the layers above that the store is opened with. *is_owner*: the caller has its lock."""
+        self._is_owner = is_owner
         self._files = files
         self._path = path
         self._progress = progress
+        self._layers = layers
+        self._begin()
+
+    def _begin(self) -> None:
+        self.errors: list[Corrupt] = []
+        """What opening and reading raised, of damage."""
+        self.is_open = False
+        """Whether opening succeeded."""
         self._findings: list[Finding] = []
-        self._log_starts: dict[int, int] = {}
         self._topics = self._segments = self._batches = self._messages = self._bytes = 0
 
     def run(self) -> Verification:
-        """Walk everything. Raises `StoreNotFound`; all else is reported."""
-        try:
-            store_id = read_identity(self._files, self._path)
-        except Corrupt as error:
-            self._damage(os.path.join(self._path, "store.json"), str(error))
-            return self._result()
-        checkpoint = self._checkpoints(store_id)
-        self._journal(store_id, checkpoint)
-        ends = self._ends(store_id)
-        directory = os.path.join(self._path, TOPICS)
-        for name in topic_folders(self._files, directory):
-            try:
-                record = read_listed_topic(self._files, directory, name)
-            except PenstockError as error:
-                self._damage(os.path.join(directory, name, "topic.json"), str(error))
-                continue
-            if record is None:
-                continue
-            self._topics += 1
-            for partition in range(record.partitions):
-                self._log(store_id, record, partition, checkpoint, ends)
-        return self._result()
-
-    def _result(self) -> Verification:
+        """Look at everything. Raises `StoreNotFound`, `AccessDenied`; all else is reported."""
+        with naming_refusals():
+            for _ in range(_ATTEMPTS):
+                self._begin()
+                before = self._owner()
+                if before is None:
+                    self._open_and_read()
+                else:
+                    self._read_beside_owner()
+                after = self._owner()
+                if before == after or (before is not None and after is not None):
+                    break
         return Verification(self._findings, self._topics, self._segments, self._batches, self._messages, self._bytes)
 
-    def _damage(self, path: str, reason: str, start: int = 0, end: int = 0, offset: int | None = None) -> None:
-        self._findings.append(Finding(path, start, end, offset, is_damage=True, reason=reason))
+    def examine(self) -> list[Corrupt]:
+        """Open and read once, and return what was raised. For `repair`, which owns the store."""
+        self._open_and_read()
+        return self.errors
 
-    def _checkpoints(self, store_id: bytes) -> Checkpoint | None:
-        found: list[Checkpoint] = []
-        for name in NAMES:
-            path = os.path.join(self._path, name)
-            try:
-                checkpoint = Checkpoint.decode(read_small_file(self._files, path))
-                if checkpoint.store_id != store_id:
-                    raise BadBytes("checkpoint", "belongs to another store")
-                found.append(checkpoint)
-            except FileNotFoundError:
-                continue
-            except (Corrupt, OSError) as error:
-                self._damage(path, str(error))
-        if not found:
-            self._damage(os.path.join(self._path, NAMES[0]), "no checkpoint can be read")
+    def _owner(self) -> object | None:
+        """Whoever owns the store now; None if nobody does and nobody did since the last time that this was asked."""
+        try:
+            holder = self._files.lock_holder(os.path.join(self._path, LOCK_NAME))
+        except NotRegular:
             return None
-        return max(found, key=lambda checkpoint: checkpoint.generation)
+        if holder is not None:
+            return holder
+        marks = []
+        for name in NAMES:
+            with contextlib.suppress(OSError, BadBytes):
+                data = read_small_file(self._files, os.path.join(self._path, name), limit_bytes=CHECKPOINT_BYTES_MAX)
+                marks.append(crc32c(data))
+        if marks == getattr(self, "_marks", marks):
+            self._marks = marks
+            return None
+        self._marks = marks
+        return marks
 
-    def _journal(self, store_id: bytes, checkpoint: Checkpoint | None) -> None:
-        if checkpoint is None or checkpoint.clean:
-            return
-        for attempt in (1, 2):
-            journal = Journal(self._files, os.path.join(self._path, JOURNAL), store_id, 0, read_only=True)
-            try:
-                for frame in journal.replay(checkpoint.journal_sequence, checkpoint.frame_number):
-                    for entry in frame.entries:
-                        if entry.kind == ENTRY_LOG_START:
-                            start = max(self._log_starts.get(entry.owner, 0), decode_log_start(entry))
-                            self._log_starts[entry.owner] = start
-            except (Corrupt, FileNotFoundError) as error:
-                if attempt == 1:
-                    # A live owner may have freed files, or begun a new one, in the middle of this look.
-                    checkpoint = self._checkpoints(store_id) or checkpoint
-                    continue
-                self._damage(getattr(error, "path", self._path), str(error), getattr(error, "position", 0))
-            return
+    def _damage(self, error: Corrupt) -> None:
+        self.errors.append(error)
+        path: str = getattr(error, "path", self._path)
+        position: int = getattr(error, "position", 0)
+        offset: int | None = getattr(error, "offset", None)
+        self._findings.append(Finding(path, position, position, offset, is_damage=True, reason=str(error)))
 
-    def _ends(self, store_id: bytes) -> dict[tuple[bytes, int], Position]:
-        """How far each log is committed, as far as that is known without recovery."""
-        reader = PositionsReader(self._files, os.path.join(self._path, POSITIONS_NAME), store_id)
+    # -- nobody owns it ---------------------------------------------------------------------------------------------
+
+    def _open_and_read(self) -> None:
+        overlay = OverlayFileSystem(
+            self._files, discarded=(INDEX_SUFFIX + ".tmp",), unmapped=(LOG_SUFFIX,), is_owner=self._is_owner
+        )
+        problems: list[Corrupt] = []
         try:
-            positions = reader.snapshot()
-        except PenstockError:
-            positions = None
+            volume = Volume.open(
+                self._path, settings=_SETTINGS, files=overlay, create=False, background=False, layers=self._layers(),
+                problems=problems,
+            )  # fmt: skip
+        except StoreLocked:
+            return  # an owner came in this moment; the caller sees that
+        except Corrupt as error:
+            for problem in problems or [error]:
+                self._damage(problem)
+            return
+        self.is_open = True
+        try:
+            self._check_checkpoints(volume.store_id)
+            self._topics = len(volume.topics)
+            for log in volume.logs:
+                self._read_log(overlay, log)
+                log.let_go()
         finally:
-            reader.close()
-        return positions or {}
+            volume.abandon()
 
-    def _log(
-        self,
-        store_id: bytes,
-        record: TopicRecord,
-        partition: int,
-        checkpoint: Checkpoint | None,
-        ends: dict[tuple[bytes, int], Position],
-    ) -> None:
-        identity = LogIdentity(store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
-        directory = os.path.join(self._path, TOPICS, record.name, str(partition))
-        rows = {} if checkpoint is None else {row.log_id: row for row in checkpoint.rows}
-        row = rows.get(identity.log_id)
-        position = ends.get((record.topic_id, partition), Position(0, 0, 0))
-        known = max(position.end, 0 if row is None else row.end)
-        log_start = max(position.log_start, self._log_starts.get(identity.log_id, 0), 0 if row is None else row.log_start)
-        names = self._files.list_directory(directory)
-        firsts = sorted(first for name in names if (first := parse_segment_name(name)) is not None)
-        while len(firsts) > 1 and firsts[1] <= log_start:
-            firsts.pop(0)
-        expected = min(log_start, firsts[0]) if firsts else log_start
-        for at, first in enumerate(firsts):
-            path = os.path.join(directory, segment_name(first))
-            self._progress(path)
-            if first > expected and expected < known:
-                missing = os.path.join(directory, segment_name(expected))
-                self._damage(missing, f"offsets [{expected}, {first}) are missing", offset=expected)
-            last = at + 1 == len(firsts)
-            expected = self._segment(
-                path, first, identity, known if last else firsts[at + 1], sealed=not last and firsts[at + 1] <= known
-            )
-            if not last and expected < firsts[at + 1] and expected >= known:
+    def _check_checkpoints(self, store_id: bytes) -> None:
+        """Opening needs one of the two, and does not say so."""
+        checkpoints = Checkpoints(self._files, self._path, store_id)
+        checkpoints.load()
+        for path, problem in checkpoints.problems:
+            self._findings.append(Finding(path, 0, 0, None, is_damage=False, reason=f"{problem}; the other one is enough"))
+
+    def _read_log(self, files: FileSystem, log: PartitionLog) -> None:
+        firsts = log.segment_firsts
+        for first in firsts:
+            path = os.path.join(log.directory, segment_name(first))
+            with contextlib.suppress(FileNotFoundError):
+                file = files.open(path)
+                file.drop_cache()
+                self._bytes += file.size()
+                file.close()
+                self._segments += 1
+            self._check_index(path)
+        at, announced = log.log_start, -1
+        while at < log.committed_end:
+            place = bisect_right(firsts, at) - 1
+            if place != announced:
+                announced = place
+                self._progress(os.path.join(log.directory, segment_name(firsts[max(place, 0)] if firsts else 0)))
+            try:
+                batches = log.read(at, READ_BYTES_DEFAULT)
+            except Corrupt as error:
+                following = next((first for first in firsts if first > at), log.committed_end)
+                self._damaged_segment(files, log, error, firsts[place] if place >= 0 else None, at, following)
+                at = following
+                continue
+            if not batches:
                 break
-        if expected < known:
-            self._damage(
-                os.path.join(directory, segment_name(expected)), f"offsets [{expected}, {known}) are missing", offset=expected
-            )
+            self._count(batches)
+            at = batches[-1].end_offset
 
-    def _segment(self, path: str, first: int, identity: LogIdentity, stop: int, *, sealed: bool) -> int:
-        try:
-            file = self._files.open(path)
-        except FileNotFoundError:
-            return stop  # Retention removed it in this moment.
-        try:
-            file.drop_cache()
-            pieces = FilePieces(file)
-            found = Walk(pieces, first, identity)
-            found.run(stop, sealed=sealed)
-        finally:
-            file.close()
-        self._segments += 1
-        self._batches += found.batches
-        self._messages += found.messages
-        self._bytes += pieces.size
-        for bad in found.bad:
-            if bad.offset is None or bad.offset < stop:
-                self._damage(path, bad.reason, bad.start, bad.end, bad.offset)
-        index = index_path(path)
-        if self._files.exists(index):
+    def _count(self, batches: Sequence[Batch]) -> None:
+        self._batches += len(batches)
+        self._messages += sum(map(len, batches))
+
+    def _damaged_segment(
+        self, files: FileSystem, log: PartitionLog, error: Corrupt, first: int | None, at: int, end: int
+    ) -> None:
+        """Say which ranges of a segment cannot be read, and count what can be behind *at*."""
+        self.errors.append(error)
+        found = len(self._findings)
+        path = "" if first is None else os.path.join(log.directory, segment_name(first))
+        if first is not None and files.exists(path) and isinstance(error, DamagedFile):
+            file = files.open(path)
             try:
+                walk = Walk(FilePieces(file), first, log.identity)
+                walk.run(
+                    end,
+                    sealed=end != log.committed_end,
+                    keep=lambda batch, _: self._count([batch]) if batch.first_offset >= at else None,
+                )
+            finally:
+                file.close()
+            for bad in walk.bad:
+                if bad.offset is None or bad.offset < end:
+                    self._findings.append(Finding(path, bad.start, bad.end, bad.offset, is_damage=True, reason=bad.reason))
+        if len(self._findings) == found:
+            self.errors.pop()
+            self._damage(error)
+
+    def _check_index(self, path: str) -> None:
+        index = index_path(path)
+        try:
+            if self._files.exists(index):
                 IndexSnapshot.decode(read_small_file(self._files, index))
-            except (BadBytes, OSError) as error:
-                self._findings.append(Finding(index, 0, 0, None, is_damage=False, reason=str(error)))
-        return found.end_offset
+        except FileNotFoundError:
+            return
+        except (BadBytes, OSError) as error:
+            self._findings.append(Finding(index, 0, 0, None, is_damage=False, reason=str(error)))
 
+    # -- beside an owner --------------------------------------------------------------------------------------------
 
-def read_segment(files: FileSystem, path: str) -> bytes:
-    """The whole of a segment, as the disk has it."""
-    file = files.open(path)
-    try:
-        file.drop_cache()
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
+    def _read_beside_owner(self) -> None:
+        files = OverlayFileSystem(self._files, unmapped=(LOG_SUFFIX,))
+        try:
+            read_identity(files, self._path)
+            reader = VolumeReader.open(self._path, files=files)
+        except Corrupt as error:
+            self._damage(error)
+            return
+        except Unavailable:
+            return  # its owner is opening it, or closing it, for long: it is judged as far as it can be
+        self.is_open = True
+        self._topics = len(reader.topics)
+        for record in reader.topics:
+            for partition in range(record.partitions):
+                with contextlib.suppress(TopicNotFound):  # deleted meanwhile
+                    self._read_beside(reader.log(record.name, partition))
+        reader.close()
+
+    def _read_beside(self, log: LogReader) -> None:
+        directory = log.directory
+        names = self._files.list_directory(directory)
+        for name in names:
+            if parse_segment_name(name) is not None:
+                self._segments += 1
+                self._progress(os.path.join(directory, name))
+        self._bytes += log.stored_bytes
+        at, doubted = log.log_start, -1
+        while at < log.committed_end:
+            at = max(at, log.log_start)
+            try:
+                batches = log.read(at)
+            except OffsetOutOfRange:
+                if log.log_start <= at:
+                    break
+                continue
+            except Unavailable:
+                break
+            except Corrupt as error:
+                if doubted != at:
+                    # A file may have been replaced in this moment: look once more, with nothing kept.
+                    doubted = at
+                    log.close()
+                    continue
+                self._damage(error)
+                at = log.next_segment(at)
+                continue
+            if not batches:
+                break
+            self._count(batches)
+            at = batches[-1].end_offset
 
 
 def verify(
-    path: str | os.PathLike[str], *, files: FileSystem | None = None, progress: Callable[[str], None] = lambda _: None
+    path: str | os.PathLike[str],
+    *,
+    files: FileSystem | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    layers: Layers = tuple,
 ) -> Verification:
     """
-    Check everything in the store at *path*; *progress* is called with each segment's path before it is read.
+    Look whether the store at *path* opens and all of it can be read; *progress* is called with each segment's path before it is read.
 
-    Raises `StoreNotFound`. Beside a live owner what is not committed yet is left out.
+    *layers* makes the layers above that it is opened with: `penstock.store.checking.verify` gives those that every store has.
+
+    Raises `StoreNotFound`, `AccessDenied`. Beside a live owner what is not committed yet is left out.
     """
-    return Verifier(files or RealFileSystem(), os.path.abspath(os.fspath(path)), progress).run()
+    return Verifier(files or RealFileSystem(), os.path.abspath(os.fspath(path)), progress, layers).run()
+
+
+__all__ = ["Finding", "MissingData", "Verification", "Verifier", "verify"]

@@ -18,11 +18,11 @@ import itertools
 import logging
 import os
 import secrets
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from penstock import threads as threading
 from penstock.clock import SystemClock
 from penstock.errors import (
     BadSetting,
@@ -40,27 +40,29 @@ from penstock.errors import (
     TopicNotFound,
     Unavailable,
 )
-from penstock.files import LockHeld, RealFileSystem, is_full, is_out_of_descriptors
+from penstock.files import LockHeld, RealFileSystem, RealLock, is_full, is_no_access, is_out_of_descriptors
 from penstock.format.batch import SINGLE_ADDED_BYTES_MAX, encode_single
 from penstock.format.checkpoint import Checkpoint
+from penstock.interrupts import Held
 from penstock.journal.checkpoints import Checkpoints
 from penstock.journal.committer import Committer
 from penstock.journal.journal import Journal
 from penstock.log.coalescing import coalesce, find_segment_to_coalesce
 from penstock.log.identity import LogIdentity
-from penstock.log.partition_log import PartitionLog, SyncWork, out_of_descriptors
+from penstock.log.partition_log import PartitionLog, SyncWork, no_access, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
-from penstock.log_events import Troubles
+from penstock.log_events import Troubles, event
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
+from penstock.volume.access import naming_refusals
 from penstock.volume.checkpoint_due import CheckpointDue
 from penstock.volume.commit_cycle import CommitCycle
 from penstock.volume.housekeeping import Housekeeping, Rules
 from penstock.volume.identity import JOURNAL, LOCK_NAME, POSITIONS_NAME, STORE_FILE, TOPICS, create_identity, read_identity
 from penstock.volume.layer import Ended
-from penstock.volume.open_files import OpenFiles
+from penstock.volume.open_files import BoundedFiles, OpenFiles
 from penstock.volume.recovery import VolumeRecovery
-from penstock.volume.space import Space
+from penstock.volume.space import Space, SpaceReport
 from penstock.volume.tickets import (
     ENTRY_OVERHEAD_BYTES,
     Append,
@@ -110,9 +112,10 @@ class Volume:
     def __init__(self, path: str, settings: StoreSettings, files: FileSystem, clock: Clock) -> None:
         self.path = path
         self.settings = settings
-        self._files = files
+        self.open_files = OpenFiles()
+        self._files = files = cast("FileSystem", BoundedFiles(files, self.open_files))
         self._clock = clock
-        self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes)
+        self._space = Space(files, path, settings.free_bytes_floor, settings.reserve_bytes, clock)
         self._closed = False
         self._lock: Lock | None = None
         self._door: Door | None = None
@@ -129,7 +132,6 @@ class Volume:
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
         self._close_lock = threading.Lock()
         self._interval_dirty: set[PartitionLog] = set()
-        self.open_files = OpenFiles()
         self._appliers: dict[int, Callable[[bytes], None]] = {}
         self._layers: Sequence[Layer] = ()
         self._stop = threading.Event()
@@ -142,6 +144,7 @@ class Volume:
         self.was_closed_in_order = True
         """Whether the last owner closed the store, or there was none."""
         self._foreign_sections: dict[int, bytes] = {}
+        self._problems: list[Corrupt] | None = None
         self.recovered_others: list[tuple[int, int, bytes]] = []
         """(frame number, owner, body) of entries of layers above that recovery found behind the checkpoint."""
 
@@ -159,12 +162,13 @@ class Volume:
         background: bool = True,
         layers: Sequence[Layer] = (),
         door: Door | None = None,
+        problems: list[Corrupt] | None = None,
     ) -> Volume:
         """
         Open the store in the folder *path*, and make one there if the folder is empty or missing and *create* is set.
 
         Returns after recovery: what it serves is durable, and *layers* have their state back. The *door* for other processes is
-        opened and closed under the lock.
+        opened and closed under the lock. *problems*: see `VolumeRecovery`.
 
         Raises:
             StoreLocked: another process owns it.
@@ -172,14 +176,17 @@ class Volume:
             Corrupt: stored data is damaged; nothing was changed.
             OSError: the file system refused something.
         """
-        volume = cls(
-            os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock()
-        )
+        with naming_refusals():
+            volume = cls(
+                os.path.abspath(os.fspath(path)), settings or StoreSettings(), files or RealFileSystem(), clock or SystemClock()
+            )
         volume._layers = layers
         volume._door = door
+        volume._problems = problems
         for layer in layers:
             volume.on_other(layer.owner, layer.apply)
-        volume._open(create=create, background=background)
+        with naming_refusals():
+            volume._open(create=create, background=background)
         return volume
 
     def _open(self, *, create: bool, background: bool) -> None:
@@ -215,23 +222,40 @@ class Volume:
         try:
             return self._files.lock(path, shares=self._door is not None)
         except LockHeld as held:
-            raise StoreLocked(self.path, held.owner.get("pid"), held.owner.get("host")) from None
+            raise StoreLocked(self.path, held.owner.get("pid"), held.owner.get("host"), held.owner.get("url")) from None
+
+    def announce(self, url: str) -> None:
+        """A server gives others access at *url*: whoever opens the folder is told."""
+        if isinstance(self._lock, RealLock):
+            self._lock.announce(url)
 
     def _recover_with_reserve(self, *, create: bool, background: bool) -> None:
-        """Recover; on a full disk once more, with the reserve that the last owner left. Recovery may be begun anew at any point."""
-        try:
-            self._recover(create=create, background=background)
-        except (OSError, StorageFull) as error:
-            if not isinstance(error, StorageFull) and not is_full(error):
-                raise
-            if not self._space.release_reserve():
-                raise StorageFull(self.path, None, None) from None
+        """
+        Recover; on a full disk again, with ever more of the reserve that the last owner left.
+
+        Recovery may be begun anew at any point. What it needs room for before a journal file is made is only what the journal has and the
+        logs have lost, since a checkpoint, and every log has its blocks before the journal has its messages.
+        """
+        self._space.find_reserve()
+        while True:
             try:
-                self._recover(create=create, background=background)
-            except OSError as again:
-                if not is_full(again):
+                self.open_files.leader = threading.get_ident()
+                try:
+                    self._recover(create=create, background=background)
+                finally:
+                    self.open_files.leader = 0
+            except (OSError, StorageFull) as error:
+                if not isinstance(error, StorageFull) and not is_full(error):
                     raise
-                raise StorageFull(self.path, None, None) from None
+                if not self._space.draw() and not self._drop_spare():
+                    raise StorageFull(self.path) from None
+            else:
+                return
+
+    def _drop_spare(self) -> bool:
+        """The last thing that can be given up: a short journal file will do."""
+        journal = os.path.join(self.path, JOURNAL)
+        return self._files.exists(journal) and Journal(self._files, journal, b"", 0).drop_spare()
 
     def _recover(self, *, create: bool, background: bool) -> None:
         files, path, settings = self._files, self.path, self.settings
@@ -256,24 +280,29 @@ class Volume:
         files.sync_directory(topics_directory)
         known = self._known_positions(store_id)
         recovered = VolumeRecovery(
-            files, topics_directory, store_id, checkpoint, self._journal, known, self.open_files.descriptors_max, deleted_ids
+            files, topics_directory, store_id, checkpoint, self._journal, known, self.open_files.descriptors_max, deleted_ids,
+            self.open_files,
+            self._problems,
         ).run(topics)  # fmt: skip
         self._topics = {record.name: record for record in topics}
         self._logs = recovered.logs
-        self.open_files.logs = recovered.open_logs
         self.log_epoch = recovered.log_epoch
         self.was_closed_in_order = is_new or recovered.log_epoch == checkpoint.log_epoch
         self.reports = recovered.reports
+        if not self.was_closed_in_order:
+            self._tell_recovered(recovered.frame_number - checkpoint.frame_number)
         self.recovered_others = recovered.others
         self._restore_layers(checkpoint)
         self.owner_generation = checkpoint.owner_generation + 1
         self._next_log_id = max([checkpoint.next_log_id, *[one.first_log_id + one.partitions for one in [*topics, *deleted]]])
-        self._journal.start(recovered.frame_number)
+        self._start_journal(recovered.frame_number)
         # From here on the store is not clean: durably, before the first write.
         self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
         assert self._checkpoints.previous is not None
         self._journal.free(self._checkpoints.previous.journal_sequence)
-        self._positions = PositionsWriter(files, os.path.join(path, POSITIONS_NAME), store_id, self.owner_generation)
+        self._positions = self._space.make(
+            lambda: PositionsWriter(files, os.path.join(path, POSITIONS_NAME), store_id, self.owner_generation)
+        )
         for log in list(self._logs.values()):
             self._add_slot(log)
         self._positions.publish(files.boot_id())
@@ -282,13 +311,58 @@ class Volume:
         if deleted:
             # Then neither checkpoint names them.
             self._store_checkpoint(recovered.frame_number, self._journal.sequence, clean=False)
-        remove_deleted(files, topics_directory)
+        try:
+            remove_deleted(files, topics_directory)
+        except OSError as error:
+            if not is_no_access(error):
+                raise
+            self._has_deleted = True  # later: it is no part of the store
+            self._due.note_change()
         self._settle()
         self._space.hold_reserve()
         cycle = CommitCycle(
-            path, settings, self._journal, self._positions, self._space, self._due, self._layers, self._appliers
+            path,
+            settings,
+            self._journal,
+            self._positions,
+            self._space,
+            self._due,
+            self._layers,
+            self._appliers,
+            self.open_files,
         )
         self._committer = Committer(self._journal, cycle, self._clock, path, settings.frame_bytes, background=background)
+        self.open_files.hold = self._committer.try_quiesce
+
+    def _start_journal(self, number: int) -> None:
+        """
+        Begin a new journal file; of one that is there if it need not be: so a store has two of them, however often its owner is killed.
+
+        What the journal had is in the logs now. So a checkpoint that names its last file says all, and after another one neither names
+        any before it.
+        """
+        sequences = self._journal.find_files(number)
+        if len(sequences) > 1:
+            # The last owner may have been killed between the name of its newest file and the sync of the folder.
+            self._files.sync_directory(self._journal.directory)
+            for _ in range(2):
+                if self._journal.has_spare:
+                    break
+                self._store_checkpoint(number, sequences[-1], clean=False)
+                previous = self._checkpoints.previous
+                if previous is not None and previous.journal_sequence:
+                    self._journal.free(previous.journal_sequence)
+        self._space.make(lambda: self._journal.start(number))
+
+    def _tell_recovered(self, frames: int) -> None:
+        cut = sum(report.cut_bytes for report in self.reports.values())
+        removed = sum(report.removed_segments for report in self.reports.values())
+        logging.getLogger("penstock").info(
+            "the store %s was not closed in order, and is recovered: %d frames of the journal done again, %d bytes that were never "
+            "committed cut off in %d of %d partitions, %d unfinished segments removed",
+            self.path, frames, cut, sum(report.cut_bytes > 0 for report in self.reports.values()), len(self._logs), removed,
+            extra=event("store_recovered", path=self.path, frames=frames, cut_bytes=cut, removed_segments=removed),
+        )  # fmt: skip
 
     def _restore_layers(self, checkpoint: Checkpoint) -> None:
         """Give each layer above its state of the checkpoint and what was committed since, before anything is written anew."""
@@ -358,22 +432,29 @@ class Volume:
 
     def forget(self) -> None:
         """In a forked child: the files are the parent's, so this copy never writes to them again, not even to close them."""
-        self._committer.poison("this process was forked from the store's owner: open the store in it anew")
+        # No line in the log: the parent's store is well, and other threads of the parent may have held the log's locks when it forked.
+        self._committer.failure = "this process was forked from the store's owner: open the store in it anew"
         self._closed = True
         if self._lock is not None:
             # Only the child's copy: as long as it had one, nobody could follow a parent that died.
             self._lock.release()
 
+    def abandon(self) -> None:
+        """Let go of it and write nothing, as if the process had died: for who only wanted to know whether it opens."""
+        self._closed = True
+        self._release()
+
     def _close_orderly(self) -> None:
         for log in list(self._logs.values()):
             with log.lock:
                 active = log.active
-                if active is not None and active.file is not None and not active.sealed and active.reserved_end:
-                    # Gives back what was reserved ahead.
-                    active.file.truncate(active.position)
+                if active is not None and not active.sealed and active.reserved_end:
+                    active.give_back_reserved()
+        with contextlib.suppress(OSError):
+            self._journal.retire_next()
         try:
             self._checkpoint(clean=True)
-        except StorageFull:
+        except Unavailable:
             return  # The next opening recovers from the journal.
 
     def _release(self) -> None:
@@ -397,9 +478,13 @@ class Volume:
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> TopicRecord:
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: TopicSettings | None = None, *, essential: bool = False
+    ) -> TopicRecord:
         """
         Create a topic; durable when it returns. Creating it again with the same settings does nothing.
+
+        For one that is *essential* half of the reserve may be used on a full disk.
 
         Raises:
             BadName, BadSetting: nothing was changed.
@@ -409,26 +494,35 @@ class Volume:
         settings = settings or TopicSettings()
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
             raise BadSetting("partitions", partitions, f"must be a whole number from 1 to {PARTITIONS_MAX}")
-        with self._topic_lock:
+        with Held(), self._topic_lock:
             self._check_usable()
             existing = self._topics.get(name)
             if existing is not None:
                 if existing.partitions != partitions:
-                    raise TopicExists(name, f"partitions={existing.partitions}")
+                    raise TopicExists(name, f"partitions={existing.partitions}, not {partitions}")
                 if existing.settings != settings:
-                    raise TopicExists(name, str(existing.settings))
+                    raise TopicExists(name, existing.settings.differing(settings))
                 return existing
             record = TopicRecord(name, secrets.token_bytes(16), partitions, self._next_log_id, settings)
             # Given out even if this fails: the topic may turn out to be there after all.
             self._next_log_id += partitions
             topics_directory = os.path.join(self.path, TOPICS)
-            try:
+
+            def make() -> None:
                 self._positions.make_room(partitions)
                 create_topic_files(self._files, topics_directory, record)
+
+            try:
+                if essential:
+                    self._space.make(make, keep=self._space.kept_from_letters)
+                else:
+                    make()
             except OSError as error:
                 if not self._files.exists(os.path.join(topics_directory, name)):
                     if is_full(error):
-                        raise StorageFull(topics_directory, None, None) from None
+                        refusal = StorageFull(topics_directory)
+                        self._space.refuse(refusal)
+                        raise refusal from None
                     if is_out_of_descriptors(error):
                         raise out_of_descriptors(topics_directory) from None
                 self._fail(error)
@@ -446,7 +540,7 @@ class Volume:
             StorageFailed: the disk failed; it may be there or not when the store is opened again.
         """
         topics_directory = os.path.join(self.path, TOPICS)
-        with self._topic_lock:
+        with Held(), self._topic_lock:
             record = self._topics.get(name)
             if record is None:
                 check_name("topic", name)
@@ -470,6 +564,7 @@ class Volume:
                 del self._topics[name]
                 for log in logs:
                     del self._logs[log.log_id]
+                    log.let_go_deleted()
                     self._positions.set_deleted(log.slot)
                     self.housekeeping.forget(log)
                     self._interval_dirty.discard(log)
@@ -490,7 +585,7 @@ class Volume:
             try:
                 self._checkpoint(clean=False)
             except StorageFull:
-                self._checkpoint(clean=False)  # with the reserve, which the first one has given up
+                self._checkpoint(clean=False)  # what the first one left half-made is gone
         try:
             remove_deleted(self._files, os.path.join(self.path, TOPICS))
         except OSError as error:
@@ -503,7 +598,7 @@ class Volume:
             identity = LogIdentity(self.store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
             directory = os.path.join(self.path, TOPICS, record.name, str(partition))
             log = PartitionLog(self._files, directory, identity, record.settings, self.log_epoch)
-            log.open_logs = self.open_files.logs
+            log.open_logs = self.open_files
             self._add_slot(log)
             self._logs[identity.log_id] = log
 
@@ -558,6 +653,11 @@ class Volume:
         return self._committer.failure
 
     @property
+    def is_full(self) -> bool:
+        """Whether publishing is refused for want of room, as of the last look."""
+        return self._space.is_full
+
+    @property
     def topics(self) -> list[TopicRecord]:
         """All topics, by name."""
         return sorted(self._topics.values(), key=lambda record: record.name)
@@ -605,16 +705,23 @@ class Volume:
             if self._committer.failure is not None or self._closed:
                 # A cycle that held the log failed while this thread waited: what lies behind its batch would be lost.
                 self._check_usable()
+            now_us = self._clock.now_us()
             try:
-                first = log.append(batch, self._clock.now_us())
+                first = log.append(batch, now_us)
             except OSError as error:
                 self._fail(error)
                 raise OutcomeUnknown("the batch", str(error)) from None
-            except PenstockError:
+            except PenstockError as error:
+                if isinstance(error, StorageFull):
+                    self._space.refuse(error)
                 raise  # refused, and nothing was changed
             except BaseException as error:
                 # A signal between the write and the book-keeping: the next append would get the same offset.
-                self._fail(error)
+                with Held():
+                    if log.settle(batch, now_us):
+                        self._positions.words[log.end_word] = log.committed_end
+                    else:
+                        self._fail(error)
                 raise
             self._positions.words[log.end_word] = log.committed_end
         if self._due.changed_since is None:
@@ -623,6 +730,65 @@ class Volume:
             self._interval_dirty.add(log)
             self._interval_wake.set()
         return first
+
+    def append_all(
+        self, logs: Sequence[PartitionLog], batches: Sequence[EncodedBatch], firsts: list[int], *, sync: SyncMode | None = None
+    ) -> None:
+        """
+        Append one batch to each of *logs*, none of them twice; *firsts* gets where each begins. If it is refused nothing is stored.
+
+        Where the journal commits them, by their topics' mode or by *sync*, a crash cannot part them either, and readers see all at once.
+        Raises what `append` raises; with `OutcomeUnknown` those in *firsts* are stored.
+        """
+        if len(logs) == 1:
+            firsts.append(self.append(logs[0], batches[0], sync=sync))
+            return
+        if sync is SyncMode.ALWAYS or any(log.always for log in logs):
+            firsts += self.commit_changes([*map(Append, logs, batches)]).first_offsets
+            return
+        for log, batch in zip(logs, batches, strict=True):
+            if len(batch.data) > log.batch_bytes_max:
+                raise BatchTooLarge("bytes", len(batch.data), log.batch_bytes_max)
+        if self._committer.failure is not None or self._closed:
+            self._check_usable()
+        size = sum([len(batch.data) for batch in batches])
+        self._space.left -= size
+        if self._space.left < 0:
+            self._space.ask(size)
+        with contextlib.ExitStack() as locks:
+            # In the order in which a commit cycle takes them.
+            for log in sorted(logs, key=lambda log: log.identity.log_id):
+                locks.enter_context(log.lock)
+            if self._committer.failure is not None or self._closed:
+                self._check_usable()
+            now_us = self._clock.now_us()
+            try:
+                for log, batch in zip(logs, batches, strict=True):
+                    # What can be refused is refused before the first one is written.
+                    log.make_room(len(batch.data), batch.count, now_us)
+            except OSError as error:
+                self._fail(error)
+                raise StorageFailed(self.path, str(error)) from None
+            try:
+                for log, batch in zip(logs, batches, strict=True):
+                    firsts.append(log.append(batch, now_us))
+                    self._positions.words[log.end_word] = log.committed_end
+            except PenstockError as error:
+                # Refused although there was room, and nothing was changed by that one.
+                if not firsts:
+                    raise
+                raise OutcomeUnknown("the batches", str(error)) from None
+            except BaseException as error:
+                # A signal between the write and the book-keeping: the next append would get the same offset.
+                self._fail(error)
+                if isinstance(error, OSError):
+                    raise OutcomeUnknown("the batches", str(error)) from None
+                raise
+        if self._due.changed_since is None:
+            self._due.note_change()
+        if logs[0].interval or sync is SyncMode.INTERVAL:
+            self._interval_dirty.update(logs)
+            self._interval_wake.set()
 
     def submit(self, log: PartitionLog, batch: EncodedBatch, callback: Callable[[Ticket], None] | None = None) -> AppendTicket:
         """
@@ -669,14 +835,25 @@ class Volume:
             space.ask(size)
         return self._append_ticket(self._committer, log, batch)
 
-    def submit_changes(self, changes: Sequence[Change]) -> ChangesTicket:
-        """Ask for several changes to be committed in one frame: all of them or none. Raises like `submit`."""
-        ticket = self._changes_ticket(changes)
-        self._committer.submit(ticket)
+    def submit_changes(
+        self, changes: Sequence[Change], callback: Callable[[Ticket], None] | None = None, *, essential: bool = False
+    ) -> ChangesTicket:
+        """
+        Ask for several changes to be committed in one frame: all of them or none. *callback*, and what it raises: as `submit`.
+
+        Those that are *essential* are no publish: the floor of free space is there for them, and on a full disk half of the reserve.
+        """
+        ticket = self._changes_ticket(changes, essential=essential)
+        if callback is None:
+            self._committer.submit(ticket)
+        else:
+            ticket.set_callback(callback)
+            self._committer.enqueue(ticket)
         return ticket
 
-    def _changes_ticket(self, changes: Sequence[Change]) -> ChangesTicket:
+    def _changes_ticket(self, changes: Sequence[Change], *, essential: bool = False) -> ChangesTicket:
         ticket = self._several_ticket(self._committer, changes)
+        ticket.essential = essential
         for change in changes:
             kind = type(change)
             if kind is Append:
@@ -689,7 +866,7 @@ class Volume:
                     raise OffsetOutOfRange(change.offset, change.log.log_start, change.log.committed_end)
         if ticket.entry_bytes > self.settings.frame_bytes:
             raise BatchTooLarge("bytes", ticket.entry_bytes, self.settings.frame_bytes)
-        if ticket.largest_bytes:
+        if ticket.largest_bytes and not essential:
             self._space.left -= ticket.frame_bytes
             if self._space.left < 0:
                 self._check_usable()
@@ -783,8 +960,10 @@ class Volume:
         self._checkpoint(clean=False)
 
     def _checkpoint(self, *, clean: bool) -> None:
-        with self._checkpoint_lock:
+        with Held(), self._checkpoint_lock:
             with self._committer.quiesce():
+                if self._closed and not clean:
+                    raise Closed(self.path)  # while this thread waited: the last checkpoint is taken, and the files are closed
                 # A cycle that this thread waited for may have failed; syncing the same file again would succeed and mean nothing.
                 self._check_not_failed()
                 number, sequence = self._journal.number, self._journal.sequence
@@ -808,9 +987,8 @@ class Volume:
             except OSError as error:
                 if is_full(error):
                     # Nothing is lost: the journal still has what the checkpoint would have covered.
-                    self._space.release_reserve()
                     self._due.note_change()
-                    raise StorageFull(self.path, None, None) from None
+                    raise StorageFull(self.path) from None
                 self._due.note_change()
                 raise self._refusal(error) from None
 
@@ -824,9 +1002,15 @@ class Volume:
             self._due.note_change()
 
     def _refusal(self, error: OSError) -> PenstockError:
-        """Of what may be tried again if there were no descriptors for it; any other error is final."""
+        """
+        Of what may be tried again: there was no descriptor for it, or no right to open a file or folder. Any other error is final.
+
+        A sync or a write that failed has none of these: it is told to files that are open.
+        """
         if is_out_of_descriptors(error):
             return out_of_descriptors(self.path)
+        if is_no_access(error):
+            return no_access(self.path, error)
         self._fail(error)
         return StorageFailed(self.path, str(error))
 
@@ -885,7 +1069,7 @@ class Volume:
             rows=tuple(rows),
             sections=self._sections() if sections is None else sections,
         )
-        self._checkpoints.store(checkpoint)
+        self._space.make(lambda: self._checkpoints.store(checkpoint))
 
     def sync_interval_logs(self) -> None:
         """Sync the logs with ``sync=interval`` that were written. Raises `StorageFailed`, or `Unavailable`: it is tried again later."""
@@ -947,6 +1131,11 @@ class Volume:
                     count += coalesce(self._files, log, segment, pause)
                 except Corrupt as error:
                     self._tell_coalescing(log, error)  # and go on behind it
+                except OSError as error:
+                    if not is_no_access(error):
+                        raise
+                    self._tell_coalescing(log, error)
+                    break
         return count
 
     def _tell_coalescing(self, log: PartitionLog, error: Exception) -> None:
@@ -980,14 +1169,38 @@ class Volume:
             self._fail(error)
 
     def maintain_once(self) -> None:
-        """One turn of the maintenance thread."""
+        """One turn of the maintenance thread. What cannot be done, on a full disk for one, keeps nothing else from being done."""
+        failed: list[Exception] = []
+        for part in (
+            self._checkpoint_if_due,
+            self._coalesce_if_wanted,
+            self._prepare_journal,
+            self._see_to_space,
+            self.bound_descriptors,
+        ):
+            try:
+                part()
+            except (PenstockError, OSError) as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _checkpoint_if_due(self) -> None:
         if self._due.is_due(self._journal.bytes_written):
             # First: on a full disk it is what frees journal files.
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except Unavailable as error:
+                text = "no checkpoint can be taken, and the journal grows"
+                self._troubles.tell("checkpoint", text, "checkpoint_failed", error, path=self.path)
+                raise
+            self._troubles.end("checkpoint")
             if self._has_deleted:
                 with self._topic_lock, contextlib.suppress(Unavailable):
                     self._remove_deleted()
             self._wants_coalescing = True
+
+    def _coalesce_if_wanted(self) -> None:
         # Who compacts may take long, and the next checkpoint must not wait for that.
         if self._wants_coalescing and self._rewrite_lock.acquire(blocking=False):
             try:
@@ -995,6 +1208,8 @@ class Volume:
                 self._coalesce_logs(self.breathe)
             finally:
                 self._rewrite_lock.release()
+
+    def _prepare_journal(self) -> None:
         if self._journal.wants_next:
             try:
                 self._journal.prepare_next()
@@ -1003,8 +1218,14 @@ class Volume:
                     self._fail(error)
                 self._due.hasten()
                 raise
+
+    def _see_to_space(self) -> None:
         self._space.hold_reserve()
-        self.bound_descriptors()
+        self._space.look()
+
+    def space(self) -> SpaceReport:
+        """How much room there is."""
+        return self._space.report()
 
     def bound_descriptors(self) -> None:
         """Close files of logs if there are too many open; what is not durable waits for a checkpoint."""

@@ -11,7 +11,7 @@ from penstock.errors import BadArgument, BadBytes, UsageError
 from penstock.settings import GroupSettings, TopicSettings
 from penstock.store.metrics import BOUNDS_S, GroupMetrics, Latency, StoreMetrics, TopicMetrics
 from penstock.store.reading import TopicPositions
-from penstock.store.stats import GroupStats, StoreStats, TopicStats
+from penstock.store.stats import GroupStats, MemberInfo, StoreStats, TopicStats
 from penstock.store.store import GroupInfo, TopicInfo
 from penstock.values import SyncMode
 
@@ -74,6 +74,30 @@ def decode_topic_settings(values: Any) -> TopicSettings:
         return TopicSettings(**{**known, "sync": SyncMode(known["sync"])})
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise BadBytes("answer", f"has no settings of a topic: {error}") from None
+
+
+def decode_group_settings(values: Any) -> GroupSettings | None:
+    """The settings of a group; None if they are not told, or not understood."""
+    try:
+        return None if values is None else GroupSettings(**_known(GroupSettings, values))
+    except (TypeError, ValueError, AttributeError, UsageError):
+        return None
+
+
+def encode_member(member: MemberInfo) -> dict[str, Any]:
+    """A member of a group."""
+    times = {"since": member.since, "last_heard": member.last_heard}
+    return {**asdict(member), **{name: check_moment_us(name, time) for name, time in times.items()}}
+
+
+def decode_member(document: dict[str, Any]) -> MemberInfo:
+    """The same back. Raises `BadBytes`."""
+    try:
+        known = _known(MemberInfo, document)
+        times = {name: EPOCH + dt.timedelta(microseconds=int(known[name])) for name in ("since", "last_heard")}
+        return MemberInfo(**{**known, **times})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadBytes("answer", f"describes no member: {error}") from None
 
 
 def encode_positions(positions: TopicPositions) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from penstock.errors import BadBytes
 from penstock.values import BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.files import Buffer
 
@@ -76,12 +76,31 @@ def encode_frame(kind: int, call: int, correlation: int, fields: Fields, payload
     return [_HEAD.pack(length, kind, call, 0, correlation, len(text)) + text, *parts]
 
 
-class FrameReader:
-    """Cuts what comes over a connection into frames. One thread at a time."""
+def _any_fields(call: int) -> int:  # noqa: ARG001
+    return FIELDS_BYTES_MAX
 
-    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+
+class FrameReader:
+    """
+    Cuts what comes over a connection into frames. One thread at a time.
+
+    Attributes:
+        bytes_max: the longest frame.
+        partial_bytes: what is held of a frame that is not whole yet.
+        count: how many whole frames there were.
+    """
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX, fields_max: Callable[[int], int] = _any_fields) -> None:
+        """*fields_max* says how long the fields of a call may be."""
         self.bytes_max = bytes_max
+        self._fields_max = fields_max
         self._buffer = bytearray()
+        self.count = 0
+
+    @property
+    def partial_bytes(self) -> int:
+        """See the class."""
+        return len(self._buffer)
 
     def feed(self, data: Buffer) -> Iterator[Frame]:
         """
@@ -89,26 +108,53 @@ class FrameReader:
 
         Raises `BadBytes`: it is no frame, or too long; the connection is of no more use.
         """
+        return map(decode_frame, self.cut(data))
+
+    def cut(self, data: Buffer) -> Iterator[Buffer]:
+        """
+        The same, but the frames are not decoded yet: their fields may be long.
+
+        What is wrong with a frame's lengths is told as soon as its head is there.
+        """
         if not self._buffer and len(data) >= HEAD_BYTES:
             # Most often one whole frame comes, and need not be gathered.
             length = int.from_bytes(data[:_LENGTH_BYTES], "little")
             if length + _LENGTH_BYTES == len(data) <= self.bytes_max:
-                yield decode_frame(data)
+                self._check_head(data)
+                self.count += 1
+                yield data
                 return
-        self._buffer += data
-        while len(self._buffer) >= HEAD_BYTES:
-            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
-            if not HEAD_BYTES - _LENGTH_BYTES <= length <= self.bytes_max:
-                raise BadBytes("frame", f"has the impossible length {length}")
-            end = length + _LENGTH_BYTES
-            if len(self._buffer) < end:
-                return
-            if len(self._buffer) == end:
-                whole, self._buffer = self._buffer, bytearray()
-            else:
-                whole = self._buffer[:end]
-                del self._buffer[:end]
-            yield decode_frame(whole)
+        view = memoryview(data)
+        while view:
+            buffer = self._buffer
+            if len(buffer) < HEAD_BYTES:
+                wanted = HEAD_BYTES - len(buffer)
+                buffer += view[:wanted]
+                view = view[wanted:]
+                if len(buffer) < HEAD_BYTES:
+                    return
+                self._check_head(buffer)
+            # Only what belongs to this frame: so it never has to be copied out of a longer buffer.
+            wanted = int.from_bytes(buffer[:_LENGTH_BYTES], "little") + _LENGTH_BYTES - len(buffer)
+            buffer += view[:wanted]
+            view = view[wanted:]
+            if len(view) or len(buffer) == int.from_bytes(buffer[:_LENGTH_BYTES], "little") + _LENGTH_BYTES:
+                self._buffer = bytearray()
+                self.count += 1
+                yield buffer
+
+    def _check_head(self, data: Buffer) -> None:
+        length, _, call, _, _, fields_bytes = _HEAD.unpack_from(data)
+        if not HEAD_BYTES - _LENGTH_BYTES <= length <= self.bytes_max:
+            raise BadBytes("frame", f"has the impossible length {length}")
+        most = self._fields_max(call)
+        if fields_bytes > most:
+            raise BadBytes("frame", f"has {fields_bytes:,} bytes of fields, and call {call} may have {most:,}")
+
+
+def fields_bytes_of(data: Buffer) -> int:
+    """How long the fields of a whole frame are."""
+    return int(_HEAD.unpack_from(data)[5])
 
 
 def decode_frame(data: Buffer) -> Frame:

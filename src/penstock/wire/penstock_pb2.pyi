@@ -191,7 +191,7 @@ class PublishStreamResponse(_message.Message):
     def __init__(self, published: _Optional[_Union[PublishResponse, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("start", "ack", "nack", "extend", "give_back", "credit", "drop_credit", "id", "durable", "fetch")
+    __slots__ = ("start", "ack", "nack", "extend", "give_back", "credit", "drop_credit", "id", "durable", "fetch", "recalled")
     START_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     NACK_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class SubscribeRequest(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     FETCH_FIELD_NUMBER: _ClassVar[int]
+    RECALLED_FIELD_NUMBER: _ClassVar[int]
     start: Subscription
     ack: _containers.RepeatedCompositeFieldContainer[Tags]
     nack: _containers.RepeatedCompositeFieldContainer[Nack]
@@ -212,7 +213,8 @@ class SubscribeRequest(_message.Message):
     id: int
     durable: bool
     fetch: Fetch
-    def __init__(self, start: _Optional[_Union[Subscription, _Mapping]] = ..., ack: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[Nack, _Mapping]]] = ..., extend: _Optional[_Iterable[_Union[Extend, _Mapping]]] = ..., give_back: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., credit: _Optional[int] = ..., drop_credit: bool = ..., id: _Optional[int] = ..., durable: bool = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ...) -> None: ...
+    recalled: bool
+    def __init__(self, start: _Optional[_Union[Subscription, _Mapping]] = ..., ack: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[Nack, _Mapping]]] = ..., extend: _Optional[_Iterable[_Union[Extend, _Mapping]]] = ..., give_back: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., credit: _Optional[int] = ..., drop_credit: bool = ..., id: _Optional[int] = ..., durable: bool = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., recalled: bool = ...) -> None: ...
 
 class Fetch(_message.Message):
     __slots__ = ("max_messages", "wait_ms")
@@ -251,7 +253,7 @@ class Extend(_message.Message):
     def __init__(self, tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("topic", "group", "prefetch", "prefetch_bytes", "concurrency", "start", "lease_ms", "max_deliveries", "ordered", "reset", "backoff_ms", "backoff_max_ms")
+    __slots__ = ("topic", "group", "prefetch", "prefetch_bytes", "concurrency", "start", "lease_ms", "max_deliveries", "ordered", "reset", "backoff_ms", "backoff_max_ms", "create", "topic_settings", "partitions", "name", "recallable")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +266,11 @@ class Subscription(_message.Message):
     RESET_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECALLABLE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     prefetch: int
@@ -276,27 +283,52 @@ class Subscription(_message.Message):
     reset: Reset
     backoff_ms: int
     backoff_max_ms: int
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., prefetch: _Optional[int] = ..., prefetch_bytes: _Optional[int] = ..., concurrency: _Optional[int] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., lease_ms: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., ordered: bool = ..., reset: _Optional[_Union[Reset, str]] = ..., backoff_ms: _Optional[int] = ..., backoff_max_ms: _Optional[int] = ...) -> None: ...
+    create: bool
+    topic_settings: TopicSettings
+    partitions: int
+    name: str
+    recallable: bool
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., prefetch: _Optional[int] = ..., prefetch_bytes: _Optional[int] = ..., concurrency: _Optional[int] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., lease_ms: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., ordered: bool = ..., reset: _Optional[_Union[Reset, str]] = ..., backoff_ms: _Optional[int] = ..., backoff_max_ms: _Optional[int] = ..., create: bool = ..., topic_settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., partitions: _Optional[int] = ..., name: _Optional[str] = ..., recallable: bool = ...) -> None: ...
 
 class SubscribeResponse(_message.Message):
-    __slots__ = ("started", "deliveries", "settled", "closing")
+    __slots__ = ("started", "deliveries", "settled", "closing", "recall", "revoked")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
     started: Started
     deliveries: Deliveries
     settled: Settled
     closing: Closing
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., deliveries: _Optional[_Union[Deliveries, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
+    recall: Recall
+    revoked: Revoked
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., deliveries: _Optional[_Union[Deliveries, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ...) -> None: ...
+
+class Recall(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+
+class Revoked(_message.Message):
+    __slots__ = ("tags",)
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    tags: _containers.RepeatedCompositeFieldContainer[Tags]
+    def __init__(self, tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("partitions", "settings")
+    __slots__ = ("partitions", "settings", "credit", "hint")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     settings: GroupSettings
-    def __init__(self, partitions: _Optional[int] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ...) -> None: ...
+    credit: int
+    hint: str
+    def __init__(self, partitions: _Optional[int] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., credit: _Optional[int] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class Deliveries(_message.Message):
     __slots__ = ("messages", "id")
@@ -574,6 +606,66 @@ class SeekResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ListMembersRequest(_message.Message):
+    __slots__ = ("topic", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class ListMembersResponse(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("id", "name", "interface", "peer", "principal", "since_us", "heard_us", "in_flight", "buffered", "bytes", "prefetch", "paused", "partitions")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INTERFACE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    SINCE_US_FIELD_NUMBER: _ClassVar[int]
+    HEARD_US_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    interface: str
+    peer: str
+    principal: str
+    since_us: int
+    heard_us: int
+    in_flight: int
+    buffered: int
+    bytes: int
+    prefetch: int
+    paused: bool
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., interface: _Optional[str] = ..., peer: _Optional[str] = ..., principal: _Optional[str] = ..., since_us: _Optional[int] = ..., heard_us: _Optional[int] = ..., in_flight: _Optional[int] = ..., buffered: _Optional[int] = ..., bytes: _Optional[int] = ..., prefetch: _Optional[int] = ..., paused: bool = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EvictMemberRequest(_message.Message):
+    __slots__ = ("topic", "group", "member")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    member: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ...) -> None: ...
+
+class EvictMemberResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+
 class GetStatsRequest(_message.Message):
     __slots__ = ("topic",)
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -581,7 +673,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("topics", "commits", "failure")
+    __slots__ = ("topics", "commits", "failure", "is_full", "free_bytes", "free_bytes_floor", "refused")
     class TopicsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -592,10 +684,18 @@ class GetStatsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FLOOR_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.MessageMap[str, TopicStats]
     commits: int
     failure: str
-    def __init__(self, topics: _Optional[_Mapping[str, TopicStats]] = ..., commits: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+    is_full: bool
+    free_bytes: int
+    free_bytes_floor: int
+    refused: int
+    def __init__(self, topics: _Optional[_Mapping[str, TopicStats]] = ..., commits: _Optional[int] = ..., failure: _Optional[str] = ..., is_full: bool = ..., free_bytes: _Optional[int] = ..., free_bytes_floor: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class TopicStats(_message.Message):
     __slots__ = ("messages", "published", "starts", "ends", "dedup_evicted", "groups", "partitions", "bytes", "removed_segments", "removed_messages", "removed_unfinished", "expired_groups")

@@ -67,7 +67,7 @@ class PenstockServicer(object):
     """
 
     def Publish(self, request, context):
-        """Store messages of one topic: all of each partition or none of them. Answers when they are committed.
+        """Store messages of one topic: all of them or none. Answers when they are committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -339,6 +339,16 @@ class AdminStub(object):
                 request_serializer=penstock_dot_wire_dot_penstock__pb2.SeekRequest.SerializeToString,
                 response_deserializer=penstock_dot_wire_dot_penstock__pb2.SeekResponse.FromString,
                 _registered_method=True)
+        self.ListMembers = channel.unary_unary(
+                '/penstock.v1.Admin/ListMembers',
+                request_serializer=penstock_dot_wire_dot_penstock__pb2.ListMembersRequest.SerializeToString,
+                response_deserializer=penstock_dot_wire_dot_penstock__pb2.ListMembersResponse.FromString,
+                _registered_method=True)
+        self.EvictMember = channel.unary_unary(
+                '/penstock.v1.Admin/EvictMember',
+                request_serializer=penstock_dot_wire_dot_penstock__pb2.EvictMemberRequest.SerializeToString,
+                response_deserializer=penstock_dot_wire_dot_penstock__pb2.EvictMemberResponse.FromString,
+                _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/penstock.v1.Admin/GetStats',
                 request_serializer=penstock_dot_wire_dot_penstock__pb2.GetStatsRequest.SerializeToString,
@@ -440,6 +450,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMembers(self, request, context):
+        """The members of a group that are there now, and what each holds. Right: read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvictMember(self, request, context):
+        """Take all that a member holds from it, uncounted, and end its stream with CONSUMER_EVICTED; it may subscribe again. Right: admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStats(self, request, context):
         """Numbers of this moment, of one topic or of all.
         """
@@ -527,6 +551,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Seek,
                     request_deserializer=penstock_dot_wire_dot_penstock__pb2.SeekRequest.FromString,
                     response_serializer=penstock_dot_wire_dot_penstock__pb2.SeekResponse.SerializeToString,
+            ),
+            'ListMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMembers,
+                    request_deserializer=penstock_dot_wire_dot_penstock__pb2.ListMembersRequest.FromString,
+                    response_serializer=penstock_dot_wire_dot_penstock__pb2.ListMembersResponse.SerializeToString,
+            ),
+            'EvictMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvictMember,
+                    request_deserializer=penstock_dot_wire_dot_penstock__pb2.EvictMemberRequest.FromString,
+                    response_serializer=penstock_dot_wire_dot_penstock__pb2.EvictMemberResponse.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
@@ -825,6 +859,60 @@ class Admin(object):
             '/penstock.v1.Admin/Seek',
             penstock_dot_wire_dot_penstock__pb2.SeekRequest.SerializeToString,
             penstock_dot_wire_dot_penstock__pb2.SeekResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/ListMembers',
+            penstock_dot_wire_dot_penstock__pb2.ListMembersRequest.SerializeToString,
+            penstock_dot_wire_dot_penstock__pb2.ListMembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvictMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/EvictMember',
+            penstock_dot_wire_dot_penstock__pb2.EvictMemberRequest.SerializeToString,
+            penstock_dot_wire_dot_penstock__pb2.EvictMemberResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,7 +56,9 @@ function consume(wanted) {
     stream.on('error', reject);
     stream.on('end', () => resolve(seen));
     stream.on('data', (response) => {
-      if (response.event === 'settled') {
+      if (response.event === 'recall') {
+        stream.write({ recalled: true }); // each message is begun as it comes: there is none to give back
+      } else if (response.event === 'settled') {
         seen.late += response.settled.late || 0;
         stream.end();
       } else if (response.event === 'deliveries') {
@@ -82,7 +84,7 @@ function consume(wanted) {
         stream.write(request);
       }
     });
-    stream.write({ start: { topic: TOPIC, group: 'node', backoffMs: 0, maxDeliveries: 5 }, credit: 10 });
+    stream.write({ start: { topic: TOPIC, group: 'node', backoffMs: 0, maxDeliveries: 5, recallable: true }, credit: 10 });
   });
 }
 

@@ -140,6 +140,8 @@ def _together(picture: Picture) -> Text:
         line.append("  ")
     messages, stored = sum(one.messages for one in picture.topics), sum(one.bytes for one in picture.topics)
     line.append(f"messages {figures.count(messages)}  {figures.size(stored)}  topics {figures.count(len(picture.topics))}")
+    if picture.is_full:
+        line = Text.assemble(("the disk is full, publishing is refused", "bold red"), "  ", line)
     if picture.failure is not None:
         line = Text.assemble(("takes no more writes", "bold red"), f": {printable(picture.failure)}  ", line)
     return line

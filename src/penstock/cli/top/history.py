@@ -104,6 +104,7 @@ class Picture:
     times: list[TimesRow]
     is_whole: bool
     failure: str | None
+    is_full: bool
 
 
 class History:
@@ -156,7 +157,8 @@ class History:
         times = list(self._times(snapshot))
         self._trends = {name: one for name, one in self._trends.items() if name in known}
         self._before = snapshot
-        return Picture(topics, groups, dead_letters, times, snapshot.is_whole, snapshot.numbers.stats.failure)
+        stats = snapshot.numbers.stats
+        return Picture(topics, groups, dead_letters, times, snapshot.is_whole, stats.failure, stats.is_full)
 
     def _came(self, snapshot: Snapshot, topic: str) -> float | None:
         """How many messages a second were added. By positions: counters begin anew with the server."""

@@ -101,6 +101,21 @@ async def seek(call: Call, request: pb.SeekRequest) -> pb.SeekResponse:
     return pb.SeekResponse()
 
 
+async def list_members(call: Call, request: pb.ListMembersRequest) -> pb.ListMembersResponse:
+    """The members of a group."""
+    call.require("read", request.topic)
+    return await asyncio.to_thread(
+        lambda: pb.ListMembersResponse(members=[to.member_of(one) for one in call.store.members(request.topic, request.group)])
+    )
+
+
+async def evict_member(call: Call, request: pb.EvictMemberRequest) -> pb.EvictMemberResponse:
+    """Take a member out of its group."""
+    call.require("admin", request.topic)
+    held = await asyncio.to_thread(call.store.evict_member, request.topic, request.group, request.member)
+    return pb.EvictMemberResponse(messages=held)
+
+
 async def get_stats(call: Call, request: pb.GetStatsRequest) -> pb.GetStatsResponse:
     """Numbers of one topic, or of all."""
     topic = to.given(request, "topic")

@@ -106,29 +106,51 @@ class GrpcListener:
             for stream in list(service.streams):
                 stream.look()
             failed = service.store._volume.failure is not None or service.store.closed  # noqa: SLF001
-            self._health.set(is_serving=not failed and not service.is_stopping)
+            full = service.store._volume.is_full  # noqa: SLF001
+            self._health.set(is_serving=not failed and not service.is_draining, is_whole=not full)
 
     def reload_tls(self) -> None:
         """Use the certificate that the files hold now, for new connections. Raises `BadSetting`: the old one is still used."""
         if self._tls is not None:
             self._tls.reload()
 
+    @property
+    def in_flight(self) -> int:
+        """What consumers hold and have not finished."""
+        return sum(stream.in_flight for stream in self.service.streams)
+
+    async def drain(self, seconds: float) -> int:
+        """
+        Begin nothing new, hand out nothing more; return when consumers have finished what they hold, at most *seconds* later.
+
+        Returns how many messages are still held then. Calls that finish something, and those that only look, are still done.
+        """
+        service = self.service
+        service.is_draining = True
+        if self._health is not None:
+            self._health.set(is_serving=False)
+        for stream in list(service.streams):
+            stream.stop()
+        await _until(lambda: not self.in_flight, seconds)
+        return self.in_flight
+
     async def stop(self, timeout_s: float = 10.0) -> None:
         """
         Begin no new calls, let running ones end within *timeout_s*, hang up.
 
-        Consumers get no more messages and may finish those that they have; what they have not finished by then goes back uncounted.
+        Consumers get no more messages and may finish those that they have, unless `drain` gave them the time for it; what they have
+        not finished by then goes back uncounted.
         """
         server, self._server = self._server, None
         if server is None or self._health is None or self._looker is None:
             return
-        service = self.service
+        service, loop = self.service, asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        if not service.is_draining:
+            await self.drain(timeout_s)
         service.is_stopping = True
-        self._health.set(is_serving=False)
         self._looker.cancel()
-        for stream in list(service.streams):
-            stream.stop()
-        await _until(lambda: not service.calls, timeout_s)
+        await _until(lambda: not service.calls, max(0.0, end - loop.time()))
         await server.stop(CUT_SECONDS)
         await _until(lambda: service.is_idle, RELEASE_SECONDS)
         self._address.remove()

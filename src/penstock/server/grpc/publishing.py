@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from grpc.aio import EOF
 
 from penstock.aio.waiting import committed
-from penstock.errors import PenstockError, TopicNotFound, Unavailable, UsageError
+from penstock.errors import PenstockError, ServerStopping, TopicNotFound, UsageError
 from penstock.server.grpc import translation as to
 from penstock.server.grpc.statuses import tell
 from penstock.topics.catalog import check_publishable
@@ -137,7 +137,7 @@ def _answer(topic: Topic, parts: Parts, firsts: list[int]) -> pb.PublishResponse
     answer = pb.PublishResponse()
     for index in range(len(places)):
         partition, offset = places[index]
-        answer.receipts.add(partition=partition, offset=offset)
+        answer.receipts.add(partition=partition, offset=offset, duplicate=False)
     return answer
 
 
@@ -158,7 +158,7 @@ class PublishStream:
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Return when the client has closed its side and all is answered. Raises `Unavailable` if the server stops."""
+        """Return when the client has closed its side and all is answered. Raises `ServerStopping`."""
         service = self._call.service
         self._reader = asyncio.create_task(self._read_along())
         service.streams.add(self)
@@ -170,8 +170,12 @@ class PublishStream:
             for begun, _ in self._begun:
                 if not isinstance(begun, PenstockError):
                     begun.close()  # type: ignore[attr-defined]  # it is committed all the same, and nobody is told
-        if service.is_stopping:
-            raise Unavailable("the server is stopping; all that was answered is stored")
+        if service.is_draining:
+            raise ServerStopping("the server is stopping; all that was answered is stored")
+
+    @property
+    def in_flight(self) -> int:
+        return 0
 
     def stop(self) -> None:
         if self._is_reading and self._reader is not None:
@@ -183,7 +187,7 @@ class PublishStream:
     async def _read_along(self) -> None:
         call = self._call
         try:
-            while not call.service.is_stopping:
+            while not call.service.is_draining:
                 self._is_reading = True
                 data = await call.context.read()
                 self._is_reading = False

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.arguments import check_whole_number
-from penstock.errors import Unavailable
+from penstock.errors import ServerStopping
 from penstock.server.grpc import translation as to
 from penstock.store.reading import OFFSET_MAX
 from penstock.wire import penstock_pb2 as pb
@@ -36,7 +36,7 @@ async def read(call: Call, request: pb.ReadRequest) -> None:
 
     while (page := await asyncio.to_thread(next_page)) is not None:
         if call.service.is_stopping:
-            raise Unavailable("the server is stopping; read on from the last message on another one")
+            raise ServerStopping("the server is stopping; read on from the last message on another one")
         # A right that was taken away ends it.
         call.require("read", request.topic)
         await call.context.write(page)

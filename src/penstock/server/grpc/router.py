@@ -12,10 +12,12 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
+from grpc.aio import EOF
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from penstock.errors import PenstockError, Unauthenticated, Unavailable
+from penstock.errors import PenstockError, ServerStopping, Unauthenticated, Unavailable, UsageError
+from penstock.server.auth import tell_refused
 from penstock.server.grpc import administering, publishing, reading, subscribing
 from penstock.server.grpc import health as health_service
 from penstock.server.grpc.publishing import parse
@@ -46,6 +48,8 @@ class Method(NamedTuple):
     request: Any = None
     writes: bool = False
     """Whether it writes its responses by itself."""
+    while_draining: bool = False
+    """Whether it is still done while consumers finish what they hold: it finishes something, or only looks."""
 
 
 async def _publish_stream(call: Call) -> None:
@@ -56,21 +60,23 @@ METHODS: dict[str, Method] = {
     f"/{MESSAGES}/Publish": Method(publishing.publish, pb.PublishRequest),
     f"/{MESSAGES}/PublishStream": Method(_publish_stream, writes=True),
     f"/{MESSAGES}/Subscribe": Method(subscribing.subscribe, writes=True),
-    f"/{MESSAGES}/Read": Method(reading.read, pb.ReadRequest, writes=True),
-    f"/{MESSAGES}/Commit": Method(reading.commit, pb.CommitRequest),
+    f"/{MESSAGES}/Read": Method(reading.read, pb.ReadRequest, writes=True, while_draining=True),
+    f"/{MESSAGES}/Commit": Method(reading.commit, pb.CommitRequest, while_draining=True),
     f"/{ADMIN}/CreateTopic": Method(administering.create_topic, pb.CreateTopicRequest),
-    f"/{ADMIN}/ListTopics": Method(administering.list_topics, pb.ListTopicsRequest),
-    f"/{ADMIN}/GetTopic": Method(administering.get_topic, pb.GetTopicRequest),
+    f"/{ADMIN}/ListTopics": Method(administering.list_topics, pb.ListTopicsRequest, while_draining=True),
+    f"/{ADMIN}/GetTopic": Method(administering.get_topic, pb.GetTopicRequest, while_draining=True),
     f"/{ADMIN}/Retain": Method(administering.retain, pb.RetainRequest),
     f"/{ADMIN}/DeleteTopic": Method(administering.delete_topic, pb.DeleteTopicRequest),
     f"/{ADMIN}/Compact": Method(administering.compact, pb.RewriteRequest),
     f"/{ADMIN}/Vacuum": Method(administering.vacuum, pb.RewriteRequest),
-    f"/{ADMIN}/ListGroups": Method(administering.list_groups, pb.ListGroupsRequest),
+    f"/{ADMIN}/ListGroups": Method(administering.list_groups, pb.ListGroupsRequest, while_draining=True),
     f"/{ADMIN}/DeleteGroup": Method(administering.delete_group, pb.DeleteGroupRequest),
     f"/{ADMIN}/Seek": Method(administering.seek, pb.SeekRequest),
-    f"/{ADMIN}/GetStats": Method(administering.get_stats, pb.GetStatsRequest),
-    f"/{ADMIN}/GetMetrics": Method(administering.get_metrics, pb.GetMetricsRequest),
-    f"/{ADMIN}/ListDeadLetters": Method(administering.list_dead_letters, pb.ListDeadLettersRequest),
+    f"/{ADMIN}/ListMembers": Method(administering.list_members, pb.ListMembersRequest, while_draining=True),
+    f"/{ADMIN}/EvictMember": Method(administering.evict_member, pb.EvictMemberRequest, while_draining=True),
+    f"/{ADMIN}/GetStats": Method(administering.get_stats, pb.GetStatsRequest, while_draining=True),
+    f"/{ADMIN}/GetMetrics": Method(administering.get_metrics, pb.GetMetricsRequest, while_draining=True),
+    f"/{ADMIN}/ListDeadLetters": Method(administering.list_dead_letters, pb.ListDeadLettersRequest, while_draining=True),
     f"/{ADMIN}/ReplayDeadLetters": Method(administering.replay_dead_letters, pb.ChooseDeadLettersRequest),
     f"/{ADMIN}/DiscardDeadLetters": Method(administering.discard_dead_letters, pb.ChooseDeadLettersRequest),
 }
@@ -110,11 +116,12 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
             return None
         try:
             principal = self._principal(handler_call_details.invocation_metadata)
-            if self._service.is_stopping:
-                raise Unavailable("the server is stopping; nothing was changed")
+            if self._service.is_stopping or (self._service.is_draining and not method.while_draining):
+                raise ServerStopping
             if self._service.calls >= self._service.settings.calls_max:
                 raise Unavailable("the server has as many calls as it may; nothing was changed, try again later")
         except PenstockError as error:
+            tell_refused("grpc", "", error)
             return _refusal(error)
         return self._handler(method, principal)
 
@@ -131,29 +138,33 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
     def _handler(self, method: Method, principal: Principal) -> Any:
         service = self._service
 
-        async def behave(request: Any, context: ServicerContext) -> bytes | None:
-            call = Call(service, principal, context)
+        is_single = method.request is not None and not method.writes
+
+        async def behave(_: Any, context: ServicerContext) -> bytes | None:
+            call, peer = Call(service, principal, context), context.peer()
             service.calls += 1
             try:
-                if method.request is None:
-                    answer = await method.function(call)
-                else:
-                    answer = await method.function(call, parse(method.request, request))
+                if is_single:
+                    async with service.connections.call(peer):
+                        return _serialize(await method.function(call, parse(method.request, await _read_request(context))))
+                with service.connections.stream(peer):
+                    if method.request is None:
+                        await method.function(call)
+                    else:
+                        await method.function(call, parse(method.request, await _read_request(context)))
+                    return None
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the client gets a status, and the log the error
                 failure = error
-            else:
-                return None if answer is None else _serialize(answer)
             finally:
                 service.calls -= 1
             await abort(context, failure)
             return None
 
-        # Requests stay bytes until here: what cannot be read is then told like any other wrong request.
-        if method.request is None:
-            return grpc.stream_stream_rpc_method_handler(behave)
-        return (grpc.unary_stream_rpc_method_handler if method.writes else grpc.unary_unary_rpc_method_handler)(behave)
+        # All requests are streams here, also those that the proto has as single ones, which looks the same to a client: so a request is not
+        # read before it is the call's turn, and what cannot be read is told like any other wrong request.
+        return (grpc.stream_unary_rpc_method_handler if is_single else grpc.stream_stream_rpc_method_handler)(behave)
 
     def _public(self, function: Behaviour) -> Behaviour:
         async def behave(request: Any, context: ServicerContext) -> Any:
@@ -172,6 +183,14 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
                 yield response
         finally:
             self._service.public_calls -= 1
+
+
+async def _read_request(context: ServicerContext) -> bytes:
+    """The one request of a call. Raises `UsageError`."""
+    data = await context.read()
+    if data is EOF:
+        raise UsageError("the call has no request")
+    return bytes(data)
 
 
 def _refusal(error: PenstockError) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.server.grpc.connection_calls import ConnectionCalls
 from penstock.server.releases import Releases
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 class OpenStream(Protocol):
     """A stream that goes on until its client or the server ends it."""
+
+    @property
+    def in_flight(self) -> int:
+        """What its client holds and has not finished."""
+        ...
 
     def stop(self) -> None:
         """The server stops: finish what was begun, and end."""
@@ -33,10 +39,14 @@ class Service:
         self.store = store
         self.settings = settings
         self.auth = auth
+        self.is_draining = False
+        """Whether nothing new is begun: consumers finish what they hold."""
         self.is_stopping = False
+        """Whether no call is begun at all."""
         self.calls = 0
         self.public_calls = 0
         self.streams: set[OpenStream] = set()
+        self.connections = ConnectionCalls(settings)
         self.releases = Releases()
 
     @property

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass, fields
 
 from penstock.arguments import shown
 from penstock.errors import BadSetting
+from penstock.server.descriptors import connections_max
 from penstock.settings import Setting
 from penstock.values import KIB, MESSAGE_BYTES_MAX, MIB
 
-DESCRIPTORS_KEPT = 500
-"""Descriptors of the process that connections leave to the store and to other listeners."""
+WAITING_SHARE = 10
+"""So many times the calls that run on a connection may wait there."""
 
 GRPC_SETTINGS = (
     Setting(
         "request_bytes_max", 4 * MIB, "bytes", 1 * KIB, 2 * MESSAGE_BYTES_MAX, "the largest request; that of a stream, each of them"
     ),
     Setting("metadata_bytes_max", 8 * KIB, "bytes", 1 * KIB, 1 * MIB, "the metadata of a call"),
-    Setting("connection_calls_max", 100, "calls", 1, 100_000, "calls and streams of one connection at a time; more wait"),
+    Setting("connection_calls_max", 100, "calls", 1, 100_000, "calls of one connection that run at a time; more wait, unread"),
+    Setting("connection_streams_max", 1_000, "streams", 1, 100_000, "streams of one connection at a time; more are refused"),
     Setting("calls_max", 10_000, "calls", 1, 1_000_000, "calls and streams at a time; more are refused"),
     Setting("public_calls_max", 200, "calls", 1, 100_000, "of health and reflection, which need no token"),
     Setting("connections_max", 0, "connections", 0, 1_000_000, "connections at a time; 0 = as many as there are descriptors for"),
@@ -41,6 +42,7 @@ class GrpcSettings:
     request_bytes_max: int = 4 * MIB
     metadata_bytes_max: int = 8 * KIB
     connection_calls_max: int = 100
+    connection_streams_max: int = 1_000
     calls_max: int = 10_000
     public_calls_max: int = 200
     connections_max: int = 0
@@ -65,8 +67,6 @@ class GrpcSettings:
 
     def options(self) -> list[tuple[str, int]]:
         """The same in the words of gRPC."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = 1_000_000 if soft == resource.RLIM_INFINITY else max(soft - DESCRIPTORS_KEPT, 10)
         return [
             # A port that somebody else listens on is taken, not shared.
             ("grpc.so_reuseport", 0),
@@ -74,11 +74,17 @@ class GrpcSettings:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", self.metadata_bytes_max),
             ("grpc.absolute_max_metadata_size", self.metadata_bytes_max),
-            ("grpc.max_concurrent_streams", self.connection_calls_max),
-            ("grpc.max_allowed_incoming_connections", self.connections_max or most),
+            # Ours count, and say so. One of HTTP/2 would be found out by streams that are refused without a word, and by calls that
+            # wait in the client behind streams that never end.
+            ("grpc.max_concurrent_streams", self.connection_streams_max + WAITING_SHARE * self.connection_calls_max),
+            ("grpc.max_allowed_incoming_connections", self.connections_max or connections_max()),
             ("grpc.server_handshake_timeout_ms", self.handshake_ms),
             ("grpc.keepalive_time_ms", self.keep_alive_ms),
             ("grpc.keepalive_timeout_ms", self.keep_alive_answer_ms),
+            # gRPC waits for the answer to a ping as long as this says, 60 s if nothing does, whatever the time above.
+            ("grpc.http2.ping_timeout_ms", self.keep_alive_answer_ms),
+            # Else it asks no more after two pings that no data came between.
+            ("grpc.http2.max_pings_without_data", 0),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             ("grpc.http2.max_ping_strikes", 2),

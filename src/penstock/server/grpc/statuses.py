@@ -28,6 +28,8 @@ DETAILS_METADATA = "grpc-status-details-bin"
 DOMAIN = "penstock"
 INTERNAL_ERROR = "INTERNAL_ERROR"
 """The code of what is no error of the tree: a bug of ours."""
+TOO_MANY_STREAMS = "TOO_MANY_STREAMS"
+"""The code of what only gRPC refuses."""
 TEXT_BYTES_MAX = 1_000
 FIELD_BYTES_MAX = 600
 """Clients take 8 KiB of metadata, by default, and names that nobody has checked may stand in an error."""
@@ -50,22 +52,29 @@ STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.StoreNotFound: StatusCode.NOT_FOUND,
     errors.TopicNotFound: StatusCode.NOT_FOUND,
     errors.GroupNotFound: StatusCode.NOT_FOUND,
+    errors.MemberNotFound: StatusCode.NOT_FOUND,
     errors.StageNotFound: StatusCode.NOT_FOUND,
     errors.OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
     errors.DataLost: StatusCode.OUT_OF_RANGE,
     errors.PositionLost: StatusCode.OUT_OF_RANGE,
     errors.Unavailable: StatusCode.UNAVAILABLE,
     errors.StoreLocked: StatusCode.UNAVAILABLE,
+    errors.ServerStopping: StatusCode.UNAVAILABLE,
     errors.StorageFull: StatusCode.RESOURCE_EXHAUSTED,
+    errors.NoAccess: StatusCode.UNAVAILABLE,
     errors.ProducerFull: StatusCode.RESOURCE_EXHAUSTED,
     errors.WaitTimeout: StatusCode.DEADLINE_EXCEEDED,
     errors.Conflict: StatusCode.ABORTED,
     errors.LeaseExpired: StatusCode.ABORTED,
+    errors.ConsumerEvicted: StatusCode.ABORTED,
     errors.ProducerFenced: StatusCode.FAILED_PRECONDITION,
     errors.SequenceGap: StatusCode.FAILED_PRECONDITION,
     errors.TransactionFenced: StatusCode.FAILED_PRECONDITION,
+    errors.TransactionChanged: StatusCode.FAILED_PRECONDITION,
+    errors.LimitReached: StatusCode.FAILED_PRECONDITION,
     errors.TakenOver: StatusCode.FAILED_PRECONDITION,
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
+    errors.AccessDenied: StatusCode.INTERNAL,
     errors.PermissionDenied: StatusCode.PERMISSION_DENIED,
     errors.OutcomeUnknown: StatusCode.UNKNOWN,
     errors.PipelineFailed: StatusCode.INTERNAL,
@@ -87,6 +96,13 @@ _MENDABLE = frozenset(
 """Statuses whose texts are for the client."""
 _HIDDEN = (errors.StoreNotFound, errors.ReadOnly)
 """Their texts name files of the server, whatever their status is."""
+
+
+class TooManyStreams(Exception):
+    """A connection has as many streams as it may."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"this connection has {most:,} streams already; nothing was changed. End some, or use another channel")
 
 
 class Told(NamedTuple):
@@ -116,11 +132,13 @@ def status_of(error: errors.PenstockError) -> StatusCode:
 
 def tell(error: Exception) -> Told:
     """What the client is told of *error*. What it cannot mend is logged."""
+    if isinstance(error, TooManyStreams):
+        return Told(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_STREAMS, str(error), {})
     if not isinstance(error, errors.PenstockError):
         _log.error("a call failed", exc_info=error)
         return Told(StatusCode.INTERNAL, INTERNAL_ERROR, "The server has failed; its log says how.", {})
     status = status_of(error)
-    if type(error) is errors.Unavailable or (status in _MENDABLE and not isinstance(error, _HIDDEN)):
+    if type(error) in (errors.Unavailable, errors.ServerStopping) or (status in _MENDABLE and not isinstance(error, _HIDDEN)):
         text = str(error)
         fields = {name: _cut(str(value), FIELD_BYTES_MAX) for name, value in vars(error).items() if value is not None}
     else:

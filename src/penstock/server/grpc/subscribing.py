@@ -28,15 +28,18 @@ from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_whole_number, shown
 from penstock.broker.subscription import PUSH_MESSAGES_MAX, TAGS_MORE_MAX, Subscription, expand_tags
-from penstock.errors import BadArgument, LeaseExpired, PenstockError, Unavailable, UsageError
+from penstock.broker.topics import may_make
+from penstock.errors import BadArgument, ConsumerEvicted, LeaseExpired, PenstockError, ServerStopping, UsageError
 from penstock.groups.delivery import Delivery, is_valid
+from penstock.groups.member import Origin
+from penstock.server.auth import tell_client
 from penstock.server.grpc import translation as to
 from penstock.server.grpc.publishing import parse
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire import penstock_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.server.grpc.service import Call
     from penstock.store.consumer import Consumer
@@ -45,6 +48,7 @@ LOOK_SECONDS = 0.02
 """How often a stream that ends looks whether its client has finished everything."""
 FIRST_MESSAGES = 32
 """How many messages are leased at first; more, up to `PUSH_MESSAGES_MAX`, as long as they fit into one response."""
+NO_CREDIT = "no message is pushed before a request gives credit, or fetches: send credit with start"
 EOF_SECONDS = 0.05
 """How long after the end of requests a cancellation may come: then it was none."""
 
@@ -58,10 +62,12 @@ async def subscribe(call: Call) -> None:
     start = first.start
     call.require("consume", start.topic)
     options = _options(call, start)
+    catalog = call.store._catalog  # noqa: SLF001
+    options["create"] = may_make(catalog, call.principal, start.topic, options.get("create"), auto_create=catalog.auto_create)
     consumer = await finished_or_undone(
         lambda: call.store.subscribe(start.topic, start.group, **options), lambda made: made.close()
     )
-    await SubscribeStream(call, consumer, options.get("concurrency", 1)).run(first)
+    await SubscribeStream(call, consumer, options.get("concurrency", 1), recalls=start.recallable).run(first)
 
 
 def _options(call: Call, start: pb.Subscription) -> dict[str, Any]:
@@ -76,15 +82,29 @@ class _Taking(AsyncConsumer):
     """Takes in a thread always: leasing reads files."""
 
     async def _take_now(self, count: int) -> list[Delivery]:
-        return await finished_or_undone(lambda: self._group.take(self._member, count), self._give_back)
+        return await finished_or_undone(lambda: self._group.take(self._member, count, pushed=self._pushed), self._give_back)
+
+
+class _Pushing(_Taking):
+    """The same for what is pushed."""
+
+    _pushed = True
 
 
 class SubscribeStream(Subscription):
     """One Subscribe call that has begun."""
 
-    def __init__(self, call: Call, consumer: Consumer, concurrency: int) -> None:
-        super().__init__(consumer, concurrency, _push_nothing)
+    def __init__(self, call: Call, consumer: Consumer, concurrency: int, *, recalls: bool = False) -> None:
+        super().__init__(consumer, concurrency, self._announce, recalls=recalls)
+        self._announcements: list[pb.SubscribeResponse] = []
+        self._announcing: asyncio.Task[None] | None = None
+        clock = call.store._clock  # noqa: SLF001
+        self._origin = Origin("grpc", call.context.peer(), call.principal.name, clock.monotonic())
+        loop = asyncio.get_running_loop()
+        consumer._member.origin = self._origin  # noqa: SLF001
+        consumer._member.on_evicted = lambda: _tell(loop, self._evicted)  # noqa: SLF001
         self._taking = _Taking(consumer)
+        self._pushing = _Pushing(consumer)
         self._call = call
         self._write_lock = asyncio.Lock()
         self._table = asyncio.Lock()
@@ -101,13 +121,19 @@ class SubscribeStream(Subscription):
         """Serve until one side ends it; what the client has not finished then goes back."""
         service = self._call.service
         service.streams.add(self)
+        client = {"interface": "grpc", "peer": self._origin.peer, "principal": self._origin.principal}
+        tell_client(came=True, **client)
         orderly = False
         tasks: list[asyncio.Task[None]] = []
         try:
             group = self.consumer._group  # noqa: SLF001
-            started = pb.Started(partitions=len(group.cursors), settings=to.group_settings_of(group.settings))
+            started = pb.Started(
+                partitions=len(group.cursors), settings=to.group_settings_of(group.settings), credit=first.credit
+            )
+            if not first.credit and not first.HasField("fetch"):
+                started.hint = NO_CREDIT
             await self._write(pb.SubscribeResponse(started=started))
-            if service.is_stopping:
+            if service.is_draining:
                 self.stop()
             reader = asyncio.create_task(self._read_along(first))
             pusher = asyncio.create_task(self._push_along())
@@ -120,7 +146,7 @@ class SubscribeStream(Subscription):
             if self._ending.done() and not reader.done():
                 orderly = True
                 await self._finish(reader, pusher)
-                raise Unavailable("the server is stopping; what was not finished is ready for others")
+                raise ServerStopping("the server is stopping; what was not finished is ready for others")
             for task in tasks:
                 if task.done():
                     task.result()
@@ -132,8 +158,8 @@ class SubscribeStream(Subscription):
             orderly = True
         finally:
             service.streams.discard(self)
-            if self._fetching is not None:
-                tasks.append(self._fetching)
+            tell_client(came=False, **client)
+            tasks += [task for task in (self._fetching, self._announcing) if task is not None]
             for task in tasks:
                 task.cancel()
                 task.add_done_callback(_heard)
@@ -143,7 +169,8 @@ class SubscribeStream(Subscription):
         """Push no more, and let the client finish what it has. The listener cancels whoever takes too long."""
         await self._stop_pushing(pusher)
         await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
-        while self.consumer.in_flight and not reader.done() and not self.consumer.closed:  # noqa: ASYNC110
+        service = self._call.service
+        while self.in_flight and not reader.done() and not service.is_stopping:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _stop_pushing(self, pusher: asyncio.Task[None]) -> None:
@@ -157,6 +184,15 @@ class SubscribeStream(Subscription):
             self._fetching.cancel()
 
     # -- what the listener calls ------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """What its client holds and has not finished."""
+        return 0 if self.consumer.closed else self.consumer.in_flight
+
+    def _evicted(self) -> None:
+        if not self._ending.done():
+            self._ending.set_result(ConsumerEvicted(self.consumer.topic, self.consumer.group))
 
     def stop(self) -> None:
         """The server stops."""
@@ -191,17 +227,33 @@ class SubscribeStream(Subscription):
         async with self._write_lock:
             await self._call.context.write(data)
 
+    def _announce(self, fields: dict[str, Any], _: object) -> None:
+        """Tell the client what it did not ask for, when there is room."""
+        response = pb.SubscribeResponse()
+        if "recall" in fields:
+            response.recall.messages = fields["recall"]
+        else:
+            response.revoked.tags.extend([pb.Tags(first=first, count=count) for first, count in fields["revoked"]])
+        self._announcements.append(response)
+        if self._announcing is None or self._announcing.done():
+            self._announcing = asyncio.create_task(self._write_announcements())
+            self._announcing.add_done_callback(_heard)
+
+    async def _write_announcements(self) -> None:
+        while self._announcements:
+            await self._write(self._announcements.pop(0))
+
     async def _push_along(self) -> None:
         while True:
             await self._has_credit.wait()
-            found = await self._take(min(max(self._credit, 1), self._most), None)
+            found = await self._take(self._pushing, min(max(self._credit, 1), self._most), None)
             if found:
                 await self._give_out(found, 0)
 
-    async def _take(self, count: int, wait_s: float | None) -> list[Delivery]:
+    async def _take(self, taking: AsyncConsumer, count: int, wait_s: float | None) -> list[Delivery]:
         left, self._left = [one for one in self._left if is_valid(one)], []
         if not left:
-            return await self._taking.take(count, wait_s)
+            return await taking.take(count, wait_s)
         self._left = left[count:]
         return left[:count]
 
@@ -252,7 +304,7 @@ class SubscribeStream(Subscription):
 
     async def _fetch(self, number: int, count: int, wait_s: float | None) -> None:
         try:
-            await self._give_out(await self._take(count, wait_s), number)
+            await self._give_out(await self._take(self._taking, count, wait_s), number)
         except Exception as error:  # noqa: BLE001 - it is the stream's
             if not self._ending.done():
                 self._ending.set_result(error)
@@ -292,10 +344,12 @@ class SubscribeStream(Subscription):
                 raise UsageError("only the first request of Subscribe has `start`")
 
     async def _handle(self, request: pb.SubscribeRequest) -> None:
+        self._origin.heard = self._call.store._clock.monotonic()  # noqa: SLF001
         if request.durable and not request.id:
             raise BadArgument("durable", "true", "needs an id, by which it is answered")
         late = 0
-        if request.ack or request.nack or request.extend or request.give_back:
+        self.heard()
+        if request.ack or request.nack or request.extend or request.give_back or request.recalled:
             async with self._table:
                 self._check_tags(request)
                 late = await asyncio.to_thread(self._settle, request)
@@ -344,7 +398,9 @@ class SubscribeStream(Subscription):
                 late += self.nack(_pairs(nack.tags), delay=delay, reason=nack.reason or None, reject=nack.reject)
             for extend in request.extend:
                 late += self._extend(extend)
-            if request.give_back:
+            if request.recalled:
+                self.answer_recall(_pairs(request.give_back))
+            elif request.give_back:
                 self.give_back(_pairs(request.give_back))
             return late
 
@@ -373,11 +429,13 @@ def _give_back(deliveries: Iterable[Delivery]) -> None:
             delivery._lot.member.group.give_back(delivery)  # noqa: SLF001
 
 
-def _push_nothing(*_: object) -> None:
-    """This stream pushes by itself, when there is room."""
-
-
 def _heard(task: asyncio.Task[None]) -> None:
     """A task that ended while the stream did has nobody else to tell."""
     if not task.cancelled():
         task.exception()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """Call *function* in the loop, from any thread."""
+    with contextlib.suppress(RuntimeError):  # it has ended
+        loop.call_soon_threadsafe(function)

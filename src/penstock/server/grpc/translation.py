@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.arguments import shown
+from penstock.arguments import check_moment_us, shown
 from penstock.errors import BadArgument, BatchTooLarge
 from penstock.store.dead_letter_filter import DeadLetterFilter
 from penstock.store.metrics import BOUNDS_S
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.settings import GroupSettings, TopicSettings
     from penstock.store.metrics import Latency, StoreMetrics
-    from penstock.store.stats import GroupStats, StoreStats, TopicStats
+    from penstock.store.stats import GroupStats, MemberInfo, StoreStats, TopicStats
     from penstock.store.store import GroupInfo, TopicInfo
     from penstock.topics.message import Message
 
@@ -140,7 +140,7 @@ def topic_options(settings: pb.TopicSettings) -> dict[str, Any]:
 def group_options(subscription: pb.Subscription) -> dict[str, Any]:
     """The keywords of `Store.subscribe` that *subscription* gives. Raises `BadArgument`."""
     options: dict[str, Any] = {}
-    for name in ("prefetch", "prefetch_bytes", "concurrency", "max_deliveries", "ordered"):
+    for name in ("prefetch", "prefetch_bytes", "concurrency", "max_deliveries", "ordered", "name", "create"):
         if subscription.HasField(name):
             options[name] = getattr(subscription, name)
     for name in ("lease", "backoff", "backoff_max"):
@@ -150,6 +150,11 @@ def group_options(subscription: pb.Subscription) -> dict[str, Any]:
         options["reset"] = word_of("reset", subscription.reset, RESETS)
     if subscription.HasField("start"):
         options["start"] = place_of("start", subscription.start)
+    declared = topic_options(subscription.topic_settings)
+    if subscription.HasField("partitions"):
+        declared["partitions"] = subscription.partitions
+    if declared:
+        options["topic_settings"] = declared
     return options
 
 
@@ -238,11 +243,22 @@ def group_of(info: GroupInfo) -> pb.Group:
     return pb.Group(topic=info.topic, name=info.name, settings=group_settings_of(info.settings))
 
 
+def member_of(member: MemberInfo) -> pb.Member:
+    """A member of a group."""
+    return pb.Member(
+        id=member.id, name=member.name, interface=member.interface, peer=member.peer, principal=member.principal,
+        since_us=check_moment_us("since", member.since), heard_us=check_moment_us("last_heard", member.last_heard),
+        in_flight=member.in_flight, buffered=member.buffered, bytes=member.bytes, prefetch=member.prefetch, paused=member.paused,
+        partitions=member.partitions,
+    )  # fmt: skip
+
+
 def stats_of(stats: StoreStats, chosen: Iterable[str]) -> pb.GetStatsResponse:
     """The numbers of the topics named by *chosen*."""
     return pb.GetStatsResponse(
         topics={name: _topic_stats(stats.topics[name]) for name in chosen}, commits=stats.commits,
         failure=None if stats.failure is None else "the disk failed; the log of the server says how",
+        is_full=stats.is_full, free_bytes=stats.free_bytes, free_bytes_floor=stats.free_bytes_floor, refused=stats.refused,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from penstock.arguments import shown
 from penstock.errors import GroupNotFound, NotFound, TopicNotFound
 from penstock.server.http import representation as show
 from penstock.server.http import schemas
-from penstock.server.http.consuming import check_may_make_group
+from penstock.server.http.consuming import CREATE, check_may_make_group
 from penstock.server.http.operations import Call, Parameter, operation
 from penstock.server.http.publishing import BASE64, check_topics_room
 from penstock.server.http.schemas import ref
@@ -32,6 +32,34 @@ _PLACE_OR_OFFSET = {"oneOf": [schemas.OFFSET, schemas.PLACE]}
 _YEARS_S = 1_000_000_000
 _LAST_US = 253_402_300_799_000_000
 """The last moment that a datetime can say."""
+
+_TOPIC_SETTINGS: dict[str, schemas.Schema] = {
+    "partitions": schemas.whole(1, PARTITIONS_MAX, "fixed when the topic is created; default 1"),
+    "sync": {"type": "string", "enum": ["always", "interval", "os"]},
+    "segment_bytes": schemas.whole(512, 1 << 30),
+    "segment_messages": schemas.whole(0, 1 << 31),
+    "segment_age": schemas.seconds(0, _YEARS_S, "seconds"),
+    "max_message_bytes": schemas.whole(1, MESSAGE_BYTES_MAX),
+    "dedup_window": schemas.seconds(0.001, 7 * 86_400, "seconds"),
+    "retain": {"type": "string", "enum": ["until_acked", "always"]},
+    "retention_age": schemas.seconds(0, _YEARS_S, "seconds"),
+    "retention_bytes": schemas.whole(0, 1 << 62),
+    "priorities": {"type": "boolean"},
+    "ttl": schemas.seconds(0.001, _YEARS_S, "seconds that messages live which do not say it themselves"),
+    "expired": {"type": "string", "enum": ["drop", "dead_letter"]},
+    "compression": schemas.COMPRESSION,
+    "retention_messages": schemas.whole(0, 1 << 62),
+    "retention_bytes_hard": schemas.whole(0, 1 << 62),
+    "group_expiry": schemas.seconds(0, _YEARS_S, "seconds"),
+    "compaction": {"type": "boolean"},
+    "tombstone_grace": schemas.seconds(0, _YEARS_S, "seconds"),
+    "record_deliveries": {"type": "boolean", "description": "how long messages waited is written to NAME.deliveries"},
+    "dead_letter_retention": schemas.seconds(0, _YEARS_S, "seconds; 0 = dead letters are kept"),
+    "aging": schemas.seconds(0, _YEARS_S, "seconds; what waits longer is served as one priority higher; 0 = never"),
+    "index_interval_bytes": schemas.whole(64, 16 * MIB),
+    "coalesce_below_bytes": schemas.whole(0, 16 * MIB),
+    "coalesce_to_bytes": schemas.whole(64, 16 * MIB),
+}
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 
@@ -56,31 +84,7 @@ async def list_topics(call: Call) -> Response:
     body=schemas.record(
         {
             "name": schemas.NAME,
-            "partitions": schemas.whole(1, PARTITIONS_MAX, "fixed when the topic is created; default 1"),
-            "sync": {"type": "string", "enum": ["always", "interval", "os"]},
-            "segment_bytes": schemas.whole(512, 1 << 30),
-            "segment_messages": schemas.whole(0, 1 << 31),
-            "segment_age": schemas.seconds(0, _YEARS_S, "seconds"),
-            "max_message_bytes": schemas.whole(1, MESSAGE_BYTES_MAX),
-            "dedup_window": schemas.seconds(0.001, 7 * 86_400, "seconds"),
-            "retain": {"type": "string", "enum": ["until_acked", "always"]},
-            "retention_age": schemas.seconds(0, _YEARS_S, "seconds"),
-            "retention_bytes": schemas.whole(0, 1 << 62),
-            "priorities": {"type": "boolean"},
-            "ttl": schemas.seconds(0.001, _YEARS_S, "seconds that messages live which do not say it themselves"),
-            "expired": {"type": "string", "enum": ["drop", "dead_letter"]},
-            "compression": schemas.COMPRESSION,
-            "retention_messages": schemas.whole(0, 1 << 62),
-            "retention_bytes_hard": schemas.whole(0, 1 << 62),
-            "group_expiry": schemas.seconds(0, _YEARS_S, "seconds"),
-            "compaction": {"type": "boolean"},
-            "tombstone_grace": schemas.seconds(0, _YEARS_S, "seconds"),
-            "record_deliveries": {"type": "boolean", "description": "how long messages waited is written to NAME.deliveries"},
-            "dead_letter_retention": schemas.seconds(0, _YEARS_S, "seconds; 0 = dead letters are kept"),
-            "aging": schemas.seconds(0, _YEARS_S, "seconds; what waits longer is served as one priority higher; 0 = never"),
-            "index_interval_bytes": schemas.whole(64, 16 * MIB),
-            "coalesce_below_bytes": schemas.whole(0, 16 * MIB),
-            "coalesce_to_bytes": schemas.whole(64, 16 * MIB),
+            **_TOPIC_SETTINGS,
         },
         ("name",),
     ),
@@ -194,9 +198,13 @@ async def describe_group(call: Call) -> Response:
             "backoff": schemas.seconds(0, schemas.SECONDS_MAX, "seconds before the second delivery"),
             "backoff_max": schemas.seconds(0, schemas.SECONDS_MAX, "seconds"),
             "reset": {"type": "string", "enum": ["earliest", "latest", "fail"]},
+            "create": CREATE,
+            "topic_settings": schemas.record(
+                _TOPIC_SETTINGS, (), description="the topic is made with these, or must have them: 409 tells what differs"
+            ),
         }
     ),
-    answers={200: ref("Group")}, problems=(404,),
+    answers={200: ref("Group")}, problems=(404, 409),
 )  # fmt: skip
 async def configure_group(call: Call) -> Response:
     """Make or configure a group."""
@@ -204,6 +212,8 @@ async def configure_group(call: Call) -> Response:
     options = dict(call.body)
     if "start" in options:
         options["start"] = show.place_of("start", options["start"])
+    if options.get("create"):
+        del options["create"]  # as publishing makes it
     async with call.context.store.subscribe(call.topic, call.group, prefetch=1, **options):
         return show.json_answer(show.group_fields(_group(call)))
 
@@ -215,6 +225,26 @@ async def delete_group(call: Call) -> Response:
     """Delete a group."""
     await call.context.store.delete_group(call.topic, call.group)
     return Response(status_code=204)
+
+
+@operation(
+    "GET", f"{_GROUP}/members", "The members of a group that are there now, and what each holds.", tag="groups", right="read",
+    answers={200: ref("Members")}, problems=(404,),
+)  # fmt: skip
+async def list_members(call: Call) -> Response:
+    """List members."""
+    found = call.context.store.members(call.topic, call.group)
+    return show.json_answer({"members": [show.member_fields(one) for one in found]})
+
+
+@operation(
+    "DELETE", f"{_GROUP}/members/{{member}}",
+    "Evict a member: what it holds is ready for others at once, uncounted. Its client is told CONSUMER_EVICTED when it next asks.",
+    tag="groups", right="admin", answers={200: ref("Evicted")}, problems=(404,),
+)  # fmt: skip
+async def evict_member(call: Call) -> Response:
+    """Evict a member."""
+    return show.json_answer({"messages": await call.context.store.evict_member(call.topic, call.group, call.path["member"])})
 
 
 @operation(
@@ -281,8 +311,9 @@ def _filter(query: dict[str, Any]) -> Callable[[Message], bool] | None:
 
 @operation(
     "GET", _DLQ, "The dead letters of a topic that are there, oldest first.", tag="dead letters", right="read", dead_letters=True,
+    large=True,
     parameters=(
-        Parameter("limit", schemas.whole(1, 1_000, "the most dead letters"), 100),
+        Parameter("max_messages", schemas.whole(1, 1_000, "the most dead letters; `limit` is its older name"), 100, older="limit"),
         Parameter("start", schemas.whole(0, schemas.OFFSET_MAX, "dead letters from this id on"), 0),
         Parameter("look", schemas.whole(1, 1_000_000_000, "the most dead letters that are looked at, whether they fit or not")),
         BASE64, *_FILTER,
@@ -296,17 +327,22 @@ async def list_dead_letters(call: Call) -> Response:
     def some() -> tuple[dict[str, Any], int]:
         letters, fits = store.dead_letters(call.topic), _filter(query)
         looked = LookedAt(letters.between(query["start"]), query["look"], fits)
-        found, size = show.fitting(itertools.islice(looked, query["limit"]), call.context.settings.response_bytes_max)
+        found, size = show.fitting(itertools.islice(looked, query["max_messages"]), call.context.settings.response_bytes_max)
         fields: dict[str, Any] = {
-            "messages": [show.message_fields(one, as_base64=query["base64"]) for one in found],
+            "messages": [_letter_fields(one, as_base64=query["base64"]) for one in found],
             "count": len(letters),
         }
         fields["now_us"] = call.context.clock.now_us()
-        full = len(found) == query["limit"] or looked.fitting > len(found)
+        full = len(found) == query["max_messages"] or looked.fitting > len(found)
         following = found[-1].offset + 1 if full else looked.next
         return fields | ({} if following is None else {"next": following}), size
 
     return await show.large_json_answer(*await asyncio.to_thread(some))
+
+
+def _letter_fields(letter: Message, *, as_base64: bool) -> dict[str, Any]:
+    """With the id that the paths of one dead letter take."""
+    return {"id": letter.offset} | show.message_fields(letter, as_base64=as_base64)
 
 
 class LookedAt:
@@ -329,7 +365,7 @@ class LookedAt:
 
 @operation(
     "GET", f"{_DLQ}/{{id}}", "One dead letter.", tag="dead letters", right="read", dead_letters=True, parameters=(BASE64,),
-    answers={200: ref("Message")}, problems=(404,),
+    large=True, answers={200: ref("DeadLetter")}, problems=(404,),
 )  # fmt: skip
 async def show_dead_letter(call: Call) -> Response:
     """Show a dead letter."""
@@ -337,7 +373,7 @@ async def show_dead_letter(call: Call) -> Response:
 
     def one() -> dict[str, Any] | None:
         found = next(store.dead_letters(call.topic).between(identity, identity + 1), None)
-        return None if found is None else show.message_fields(found, as_base64=call.query["base64"])
+        return None if found is None else _letter_fields(found, as_base64=call.query["base64"])
 
     fields = await asyncio.to_thread(one)
     if fields is None:

@@ -11,14 +11,16 @@ import asyncio
 import re
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.routing import Route, Router
 
 from penstock.arguments import shown
-from penstock.errors import BadArgument, Unauthenticated, Unavailable
+from penstock.errors import BadArgument, ServerStopping, Unauthenticated
+from penstock.server.auth import tell_refused
 from penstock.server.http import administering, consuming, json_body, observing, publishing
+from penstock.server.http.answers import send_in_pieces
 from penstock.server.http.body import Body, ClientGone
 from penstock.server.http.console import files as console
 from penstock.server.http.operations import JSON, OCTETS, OPERATIONS, PATH_PARAMETERS, Call, Operation
@@ -45,6 +47,9 @@ SECURITY_HEADERS = (
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 QUERY_FIELDS_MAX = 50
+_PLAIN = "/:@!$&'()*+,;=-._~"
+"""What stands in a path as it is, beside letters and digits."""
+_ENCODED = re.compile(rb"%[0-9a-f]{2}", re.IGNORECASE)
 _BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([^ ]+)")
 
 
@@ -125,7 +130,7 @@ class Edge:
                 if not body.ended or self._context.stopping.is_set():
                     # What is left of the body would be read as the next request; and nothing new is begun while stopping.
                     message["headers"].append((b"connection", b"close"))
-            await send(message)
+            await send_in_pieces(message, scope, send, self._context.settings.send_timeout_s)
 
         try:
             try:
@@ -157,6 +162,9 @@ def _check_head(scope: Scope, bytes_max: int) -> None:
     if {b"content-length", b"transfer-encoding"} <= names:
         # Which of the two counts is where proxies and servers differ, and requests are smuggled through.
         raise HttpProblem("BAD_REQUEST", "Content-Length and Transfer-Encoding exclude each other", {"connection": "close"})
+    if not _is_canonical(scope["path"], scope["raw_path"]):
+        # A proxy that allows some paths and not others must see the same path as this server.
+        raise HttpProblem("NO_SUCH_PATH", "the path is not written in its plain form: encode nothing that need not be")
     size = (
         len(scope["raw_path"])
         + len(scope["query_string"])
@@ -164,6 +172,11 @@ def _check_head(scope: Scope, bytes_max: int) -> None:
     )
     if size > bytes_max:
         raise HttpProblem("HEADERS_TOO_LARGE", f"they are over the limit of {bytes_max:,} bytes", {"connection": "close"})
+
+
+def _is_canonical(path: str, raw: bytes) -> bool:
+    """Whether *raw* is the one way to write *path*."""
+    return b"%" not in raw or quote(path, safe=_PLAIN).encode() == _ENCODED.sub(lambda found: found[0].upper(), raw)
 
 
 class Endpoint:
@@ -184,12 +197,16 @@ class Endpoint:
             allowed = ", ".join(sorted(self._by_method))
             raise HttpProblem("METHOD_NOT_ALLOWED", f"the methods of this path are {allowed}", {"allow": allowed})
         headers = Headers(scope=scope)
-        principal = self._principal(operation, headers)
+        try:
+            principal = self._principal(operation, headers)
+        except Unauthenticated as error:
+            tell_refused("http", _peer(scope), error)
+            raise
         if not operation.public and not operation.any_token:
             assert operation.right is not None
             principal.require(operation.right, operation.right_on(scope["path_params"]))
         if self._context.draining and not operation.while_draining:
-            raise Unavailable("the server is stopping; nothing was changed")
+            raise ServerStopping
         path = {name: check_parameter(text, PATH_PARAMETERS[name][0], name) for name, text in scope["path_params"].items()}
         query = _parameters(operation, scope["query_string"], headers)
         body: Body = scope["penstock.body"]
@@ -198,7 +215,13 @@ class Endpoint:
         limit = 0 if operation.body is None else settings.publish_bytes_max if operation.publishes else settings.body_bytes_max
         async with body.read(limit, settings.body_timeout_s) as data:
             content = await self._content(operation, media_type, data)
-            call = Call(self._context, principal, path, query, headers, content, media_type, body)
+            call = Call(self._context, principal, path, query, headers, content, media_type, body, _peer(scope))
+            if operation.large:
+                async with self._context.answers.room(settings.response_bytes_max) as held:
+                    response = await operation.handler(call)
+                    held.shrink(min(held.size, len(response.body)))
+                    await response(scope, receive, send)
+                return
             response = await operation.handler(call)
         await response(scope, receive, send)
 
@@ -228,6 +251,11 @@ class Endpoint:
         return parse() if len(data) <= INLINE_BYTES_MAX else await asyncio.to_thread(parse)
 
 
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else ""
+
+
 def _media_type(operation: Operation, headers: Headers, body: Body) -> str:
     """The type of the body. Only types that a form of another site cannot send are taken."""
     if operation.body is None or (operation.body_optional and body.ended):
@@ -246,6 +274,7 @@ def _media_type(operation: Operation, headers: Headers, body: Body) -> str:
 def _parameters(operation: Operation, query_string: bytes, headers: Headers) -> dict[str, Any]:
     found = {one.name: one.default for one in operation.parameters if one.place == "query"}
     known = {one.name: one for one in operation.parameters}
+    older = {one.older: one.name for one in operation.parameters if one.older is not None}
     seen = set()
     try:
         pairs = parse_qsl(
@@ -253,7 +282,8 @@ def _parameters(operation: Operation, query_string: bytes, headers: Headers) -> 
         )
     except ValueError:
         raise BadArgument("query", shown(query_string), "cannot be read") from None
-    for name, text in pairs:
+    for given, text in pairs:
+        name = older.get(given, given)
         if name not in found:
             raise BadArgument("query", shown(name), f"there is no such parameter; known are {', '.join(found) or 'none'}")
         if name in seen:

@@ -24,12 +24,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import Closed, LeaseExpired, PenstockError, Unavailable
+from penstock.groups.delivery import is_valid
+from penstock.groups.member import Origin
+from penstock.server.auth import tell_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.aio import AsyncConsumer, AsyncDelivery, AsyncStore
     from penstock.clock import Clock
+    from penstock.groups.delivery import Delivery
     from penstock.server.http.settings import HttpSettings
 
 _log = logging.getLogger("penstock")
@@ -58,10 +62,27 @@ class ClientConsumer:
     place: Place
     consumer: AsyncConsumer
     last_used: float
+    origin: Origin
     waiting: int = 0
     has_left: bool = False
     """Its client said that it is going: whoever still waits for it gets nothing, and opens it no more."""
     held: set[int] = field(default_factory=set)
+
+
+class _Elsewhere:
+    """The client of a member, which is heard when it makes a request. See `groups.member.Client`."""
+
+    beats = False
+    recalls = False
+
+    def recall(self, count: int) -> None:
+        """It cannot be asked."""
+
+    def revoked(self, deliveries: Sequence[Delivery]) -> None:
+        """It is told when it uses a receipt."""
+
+
+_ELSEWHERE = _Elsewhere()
 
 
 class _Held(NamedTuple):
@@ -76,6 +97,18 @@ def give_back(deliveries: Sequence[AsyncDelivery]) -> None:
     for delivery in reversed(deliveries):
         plain = delivery._delivery  # noqa: SLF001 - there is no public word for it
         plain._lot.member.group.give_back(plain)  # noqa: SLF001
+
+
+def _hear(consumer: AsyncConsumer) -> None:
+    """Its client has made a request."""
+    member = consumer.sync._member  # noqa: SLF001
+    member.group.heard(member)
+    _take_turns(consumer)
+
+
+def _take_turns(consumer: AsyncConsumer) -> None:
+    member = consumer.sync._member  # noqa: SLF001
+    member.group.begin_turns(member)
 
 
 class Consumers:
@@ -97,6 +130,11 @@ class Consumers:
         return len(self._receipts)
 
     @property
+    def in_flight(self) -> int:
+        """Those of them whose messages are still their clients': a lease may have ended."""
+        return sum(is_valid(held.delivery._delivery) for held in self._receipts.values())  # noqa: SLF001
+
+    @property
     def open(self) -> int:
         """Consumers that there are."""
         return len(self._clients) + len(self._streams)
@@ -107,11 +145,13 @@ class Consumers:
         """Whether the client's consumer is open, or being opened."""
         return place in self._clients
 
-    async def get(self, place: Place, in_flight_max: int | None = None) -> ClientConsumer:
+    async def get(
+        self, place: Place, in_flight_max: int | None = None, *, create: bool = False, peer: str = ""
+    ) -> ClientConsumer:
         """
         The client's consumer, opened now if it is not, to hold *in_flight_max* messages at most.
 
-        Raises what `AsyncStore.subscribe` raises, and `Unavailable`.
+        With *create* the topic may be made for it. Raises what `AsyncStore.subscribe` raises, and `Unavailable`.
         """
         task = self._clients.get(place)
         if task is None:
@@ -119,7 +159,7 @@ class Consumers:
             # One opening for all requests of the client that come meanwhile; it goes on if one of them is cancelled.
             settings = self._settings
             most = min(in_flight_max or settings.in_flight_max, settings.in_flight_max)
-            task = asyncio.create_task(self._open(place, most, settings.in_flight_bytes_max))
+            task = asyncio.create_task(self._open(place, most, settings.in_flight_bytes_max, create=create, peer=peer))
             self._clients[place] = task
         try:
             client = await asyncio.shield(task)
@@ -127,13 +167,18 @@ class Consumers:
             if self._clients.get(place) is task:
                 del self._clients[place]
             raise
-        client.last_used = self._clock.monotonic()
+        client.last_used = client.origin.heard = self._clock.monotonic()
+        _hear(client.consumer)
         return client
 
-    async def open_stream(self, place: Place, in_flight_max: int) -> ClientConsumer:
+    async def open_stream(self, place: Place, in_flight_max: int, peer: str = "") -> ClientConsumer:
         """A consumer for one stream; close it by `close`."""
         self._check_room()
-        client = await self._open(place, in_flight_max, min(STREAM_BYTES_MAX, self._settings.in_flight_bytes_max))
+        client = await self._open(
+            place, in_flight_max, min(STREAM_BYTES_MAX, self._settings.in_flight_bytes_max), create=True, peer=peer
+        )
+        # What a stream sends waits for its turn at the client.
+        client.consumer._pushed = True  # noqa: SLF001
         self._streams.add(client)
         return client
 
@@ -141,11 +186,19 @@ class Consumers:
         if self.open >= self._settings.consumers_max:
             raise Unavailable("the server has as many consumers as it may; nothing was changed, try again later")
 
-    async def _open(self, place: Place, in_flight_max: int, bytes_max: int) -> ClientConsumer:
-        consumer = await self._store.subscribe(place.topic, place.group, prefetch=in_flight_max, prefetch_bytes=bytes_max)
+    async def _open(self, place: Place, in_flight_max: int, bytes_max: int, *, create: bool, peer: str) -> ClientConsumer:
+        consumer = await self._store.subscribe(
+            place.topic, place.group, prefetch=in_flight_max, prefetch_bytes=bytes_max, name=place.consumer or None,
+            create=None if create else False,
+        )  # fmt: skip
         # It may hold much and asks for little at a time. What is leased when a server dies is suspected of its death, and comes one by one.
-        consumer.sync._member.ahead = 0  # noqa: SLF001
-        return ClientConsumer(place, consumer, self._clock.monotonic())
+        member = consumer.sync._member  # noqa: SLF001
+        member.ahead = 0
+        now = self._clock.monotonic()
+        member.origin = origin = Origin("http", peer, place.principal, now)
+        member.group.watch(member, _ELSEWHERE)
+        tell_client(came=True, interface="http", peer=peer, principal=place.principal)
+        return ClientConsumer(place, consumer, now, origin)
 
     @contextlib.contextmanager
     def waiting(self, client: ClientConsumer) -> Iterator[None]:
@@ -155,7 +208,7 @@ class Consumers:
             yield
         finally:
             client.waiting -= 1
-            client.last_used = self._clock.monotonic()
+            client.last_used = client.origin.heard = self._clock.monotonic()
 
     async def leave(self, place: Place) -> None:
         """The client goes, if it was there: see `close`. Its requests that wait get nothing."""
@@ -177,6 +230,8 @@ class Consumers:
             del self._clients[client.place]
         for number in list(client.held):
             self._forget(number)
+        origin = client.origin
+        tell_client(came=False, interface="http", peer=origin.peer, principal=origin.principal)
         await client.consumer.close()
 
     # -- receipts ---------------------------------------------------------------------------------------------------
@@ -212,12 +267,16 @@ class Consumers:
         held = self._receipts.get(number)
         if held is None or not hmac.compare_digest(held.secret, secret) or held.client.place[:3] != place[:3]:
             return None
-        held.client.last_used = self._clock.monotonic()
+        held.client.last_used = held.client.origin.heard = self._clock.monotonic()
+        _hear(held.client.consumer)
         return number, held.delivery
 
     def finished(self, number: int) -> None:
         """The receipt is used."""
+        held = self._receipts.get(number)
         self._forget(number)
+        if held is not None:
+            _take_turns(held.client.consumer)
 
     def extended(self, number: int, lease_s: float | None) -> None:
         """Its lease has begun anew."""

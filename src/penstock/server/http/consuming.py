@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from penstock.errors import Closed, LeaseExpired, PenstockError, Unavailable
+from penstock.errors import BadArgument, Closed, ConsumerEvicted, LeaseExpired, PenstockError, TopicNotFound, Unavailable
 from penstock.server.http import representation as show
 from penstock.server.http import schemas
 from penstock.server.http.body import ClientGone
 from penstock.server.http.consumers import ClientConsumer, Place, give_back
 from penstock.server.http.operations import EVENTS, Call, Parameter, operation
 from penstock.server.http.problems import HttpProblem, document, problem
-from penstock.server.http.publishing import BASE64
+from penstock.server.http.publishing import BASE64, check_may_create
 from penstock.server.http.schemas import ref
+from penstock.topics.catalog import OWN_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,16 +28,23 @@ if TYPE_CHECKING:
     from penstock.aio import AsyncDelivery
 
 HEARTBEAT_S = 15.0
+FINISH_LOOK_S = 0.05
 LOOK_S = 1.0
 """How often a stream looks whether its token still holds."""
 _CONSUMER = schemas.text(
-    196, "a name for this worker; in an ordered group each worker needs one of its own", pattern="^[A-Za-z0-9._-]{0,196}$"
+    196,
+    "a name for this worker; in an ordered group each worker needs one of its own",
+    pattern="^([A-Za-z0-9][A-Za-z0-9._-]{0,195})?$",
 )
 _LEASE = schemas.seconds(
     0.001, schemas.SECONDS_MAX, "how long the messages are kept for this client; default: the group's lease"
 )
 _RECEIPTS = schemas.list_of(schemas.text(64, minLength=1), schemas.RECEIPTS_MAX, least=1)
 _REASON = schemas.text(schemas.REASON_CHARACTERS_MAX, "why; its first line goes into the dead letter, up to 256 characters")
+CREATE = {
+    "type": "boolean",
+    "description": "a topic that is not there is made, as by publishing, if the token may make it; false: it is an error. Default true",
+}
 _GROUP = "/v1/topics/{topic}/groups/{group}"
 
 
@@ -45,8 +53,21 @@ def _place(call: Call, consumer: str = "") -> Place:
 
 
 def check_may_make_group(call: Call) -> None:
-    """Raise unless the group is there, or there is room for one more. Raises `TopicNotFound` too."""
-    groups = call.context.store.groups(call.topic)
+    """
+    Raise unless the group is there, or there is room for one more.
+
+    Raises `TopicNotFound` too, unless the topic will be made for whoever asks: as by publishing, only for who may make topics.
+    """
+    try:
+        groups = call.context.store.groups(call.topic)
+    except TopicNotFound:
+        if (call.body or {}).get("create") is False:
+            raise
+        source = call.topic
+        for suffix in OWN_SUFFIXES:
+            source = source.removesuffix(suffix)
+        check_may_create(call, source)
+        return
     most = call.context.settings.groups_max
     if len(groups) >= most and not any(info.name == call.group for info in groups):
         raise Unavailable(f"topic {call.topic!r} has {most:,} groups, as many as may be made; nothing was changed")
@@ -61,15 +82,18 @@ def check_may_make_group(call: Call) -> None:
     while_draining=False,
     body=schemas.record(
         {
-            "max": schemas.whole(1, schemas.RECEIVE_MAX, "the most messages; default 1"),
+            "max_messages": schemas.whole(1, schemas.RECEIVE_MAX, "the most messages; default 1"),
+            "max": schemas.whole(1, schemas.RECEIVE_MAX, "the older name of max_messages"),
             "wait": schemas.seconds(
                 0, 3_600, "seconds to wait for the first message, at most the server's wait_max_s; default 0"
             ),
             "lease": _LEASE,
             "consumer": _CONSUMER,
+            "create": CREATE,
             "base64": BASE64.schema,
         }
-    ),
+    )
+    | {"not": {"required": ["max", "max_messages"]}},
     body_optional=True,
     answers={200: ref("Deliveries")},
     problems=(404,),
@@ -78,20 +102,25 @@ async def receive(call: Call) -> Response:
     """Long poll."""
     context, asked = call.context, call.body or {}
     wait_s = min(asked.get("wait", 0), context.settings.wait_max_s)
+    if "max" in asked and "max_messages" in asked:
+        raise BadArgument("max", asked["max"], "is the older name of max_messages: give one of them")
+    most = asked.get("max_messages", asked.get("max", 1))
     place = _place(call, asked.get("consumer", ""))
-    if not context.consumers.has(place):
+    is_new = not context.consumers.has(place)
+    if is_new:
         check_may_make_group(call)
     with contextlib.ExitStack() as stack:
         if wait_s > 0:
             stack.enter_context(context.may_wait())
         for last in (False, True):
-            client = await context.consumers.get(place)
+            client = await context.consumers.get(place, create=is_new and not last, peer=call.peer)
             try:
                 with context.consumers.waiting(client):
-                    found = await context.unless_gone(
-                        client.consumer.get_many(asked.get("max", 1), wait_s), call.stream, give_back
-                    )
+                    found = await context.unless_gone(client.consumer.get_many(most, wait_s), call.stream, give_back)
                 break
+            except ConsumerEvicted:
+                await context.consumers.close(client)  # it is told once; its next request opens a new one
+                raise
             except Closed:
                 # The group was deleted, or the consumer was idle for too long, between two lines.
                 await context.consumers.close(client)
@@ -101,6 +130,12 @@ async def receive(call: Call) -> Response:
                     raise
     if client.has_left:
         found = []  # what was taken for it meanwhile went back with the rest
+    try:
+        # The token may have been revoked while this waited.
+        call.principal.require("consume", call.topic)
+    except PenstockError:
+        give_back(found or [])
+        raise
     deliveries, size = _fitting(found or [], context.settings.response_bytes_max)
     handed = context.consumers.hand(client, deliveries, asked.get("lease"))
     fields = [_fields(delivery, receipt, as_base64=asked.get("base64", False)) for delivery, receipt in handed]
@@ -127,7 +162,10 @@ def _fields(delivery: AsyncDelivery, receipt: str, *, as_base64: bool) -> dict[s
     "if it is not there.",
     tag="consuming", right="consume", while_draining=False,
     body=schemas.record(
-        {"in_flight": schemas.whole(1, 1_000_000, "messages that it may hold; default, and at most, the server's in_flight_max")}
+        {
+            "in_flight": schemas.whole(1, 1_000_000, "messages that it may hold; default, and at most, the server's in_flight_max"),
+            "create": CREATE,
+        }
     ),
     body_optional=True, answers={204: None}, problems=(404,),
 )  # fmt: skip
@@ -136,7 +174,7 @@ async def join(call: Call) -> Response:
     place = _place(call, call.path["consumer"])
     if not call.context.consumers.has(place):
         check_may_make_group(call)
-    await call.context.consumers.get(place, (call.body or {}).get("in_flight"))
+    await call.context.consumers.get(place, (call.body or {}).get("in_flight"), create=True, peer=call.peer)
     return Response(status_code=204)
 
 
@@ -272,7 +310,7 @@ async def stream(call: Call) -> Response:
     check_may_make_group(call)
     with contextlib.ExitStack() as stack:
         stack.enter_context(call.context.may_wait())
-        client = await call.context.consumers.open_stream(_place(call), call.query["in_flight"])
+        client = await call.context.consumers.open_stream(_place(call), call.query["in_flight"], call.peer)
         return EventStream(call, client, stack.pop_all())
 
 
@@ -319,7 +357,23 @@ class EventStream(Response):
             elif loop.time() >= heartbeat:
                 heartbeat = loop.time() + HEARTBEAT_S
                 await send({"type": "http.response.body", "body": b": still here\n\n", "more_body": True})
+        await self._let_finish()
         return _event("end", {})
+
+    async def _let_finish(self) -> None:
+        """While the server stops: no more messages come, and what was sent may be finished as long as the stream lasts."""
+        context = self._call.context
+        if not context.draining:
+            return
+        gone = asyncio.ensure_future(self._call.stream.gone())
+        try:
+            while self._client.held and not context.ending.is_set() and not gone.done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FINISH_LOOK_S):
+                        await context.ending.wait()
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
 
     async def _send(self, deliveries: list[AsyncDelivery], send: Send) -> None:
         call = self._call

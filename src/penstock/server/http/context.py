@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import Unavailable
 from penstock.server.auth import Everyone
+from penstock.server.http.answers import AnswerBudget
 from penstock.server.http.body import BodyBudget, ClientGone
 from penstock.server.http.consumers import Consumers
 from penstock.server.http.metrics import HttpMetrics, StoreMetrics
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.server.http.body import Body
     from penstock.server.http.settings import HttpSettings
     from penstock.store.metrics import StoreMetrics as Metrics
+    from penstock.store.stats import StoreStats
 
 Result = TypeVar("Result")
 FAILURE_S = 1.0
@@ -30,7 +32,7 @@ SNAPSHOT_S = 1.0
 
 
 class Context:
-    """One listener's state. `draining`: no new work is begun; `stopping`: nobody waits any more."""
+    """One listener's state. `draining`: no new work is begun; `stopping`: nobody waits any more; `ending`: nor for consumers to finish."""
 
     def __init__(self, store: AsyncStore, settings: HttpSettings, auth: Authenticator, clock: Clock) -> None:
         self.store = store
@@ -40,24 +42,25 @@ class Context:
         self.anybody = Everyone()
         self.consumers = Consumers(store, settings, clock)
         self.budget = BodyBudget(settings.bodies_bytes_max)
+        self.answers = AnswerBudget(settings.answers_bytes_max)
         self.metrics = HttpMetrics()
         self.store_metrics = StoreMetrics(store, settings.metrics_topics_max, clock)
         self.draining = False
         self.stopping = asyncio.Event()
+        self.ending = asyncio.Event()
         self.waiting = 0
         self.metrics_lock = asyncio.Lock()
         self.connections: Callable[[], int] = lambda: 0
-        self._failure: tuple[float, bool] = (-math.inf, False)
+        self._trouble: tuple[float, str | None] = (-math.inf, None)
         self._snapshot: tuple[float, int, Metrics] | None = None
 
-    async def store_failed(self) -> bool:
-        """Whether the store takes no writes, as of a second ago: anybody may ask, and the answer is not cheap."""
+    async def trouble(self) -> str | None:
+        """Why the store does not take all work, as of a second ago: anybody may ask, and the answer is not cheap."""
         now = self.clock.monotonic()
-        if now - self._failure[0] > FAILURE_S:
-            self._failure = (now, self._failure[1])  # those who ask meanwhile do not look too
-            stats = await asyncio.to_thread(self.store.stats)
-            self._failure = (now, stats.failure is not None)
-        return self._failure[1]
+        if now - self._trouble[0] > FAILURE_S:
+            self._trouble = (now, self._trouble[1])  # those who ask meanwhile do not look too
+            self._trouble = (now, trouble_of(await asyncio.to_thread(self.store.stats)))
+        return self._trouble[1]
 
     async def snapshot(self) -> tuple[int, Metrics]:
         """The store's metrics and when they were taken, at most a second ago."""
@@ -104,3 +107,17 @@ class Context:
             results = await asyncio.gather(task, gone, stopping, return_exceptions=True)
             if not taken and not isinstance(results[0], BaseException):
                 undo(results[0])
+
+
+def trouble_of(stats: StoreStats) -> str | None:
+    """Why a store does not take all work, in words that tell nothing of its data; None if it does."""
+    if stats.failure is not None:
+        return "the store takes no writes"
+    if stats.is_full:
+        free = (
+            ""
+            if stats.free_bytes is None
+            else f" {stats.free_bytes:,} bytes are free, of which {stats.free_bytes_floor:,} are kept;"
+        )
+        return f"publishing is refused, since the disk is full:{free} consuming goes on"
+    return None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.server.auth import Authenticator
     from penstock.server.http.settings import HttpSettings
+    from penstock.server.tls import ReloadableContext
 
 _log = logging.getLogger("penstock")
 
@@ -64,7 +65,7 @@ class HttpListener:
         self._settings = settings
         self._auth = auth or Everyone()
         self._address = settings.address
-        self._tls: ssl.SSLContext | None = None if settings.tls is None else settings.tls.context()
+        self._tls: ReloadableContext | None = None if settings.tls is None else settings.tls.context()
         if not settings.allow_insecure:
             self._address.check_safe("listen", authenticated=self._auth.checks_tokens, encrypted=self._tls is not None)
         self._store = store
@@ -123,9 +124,14 @@ class HttpListener:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 # A look now and then instead of an event: leases end by time alone, and this happens once.
-                while context.consumers.held:  # noqa: ASYNC110
+                while context.consumers.in_flight:  # noqa: ASYNC110
                     await asyncio.sleep(DRAIN_LOOK_S)
-        return not context.consumers.held
+        return not context.consumers.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """What clients hold and have not finished."""
+        return 0 if self._context is None else self._context.consumers.in_flight
 
     async def stop(self, seconds: float = 10.0) -> None:
         """
@@ -140,6 +146,7 @@ class HttpListener:
         context = self.context
         context.draining = True
         context.stopping.set()
+        context.ending.set()
         server.config.timeout_graceful_shutdown = max(0, seconds)  # type: ignore[assignment]  # it takes fractions too
         server.ask_to_stop()
         await serving
@@ -152,10 +159,7 @@ class HttpListener:
     def reload_tls(self) -> None:
         """Use the certificate that the files hold now, for new connections. Raises `BadSetting`: the old one is still used."""
         if self._tls is not None:
-            assert self._settings.tls is not None
-            # Into a new one first: what cannot be used must not half replace what can.
-            self._settings.tls.context()
-            self._settings.tls.load(self._tls)
+            self._tls.reload()
 
 
 class _Server(uvicorn.Server):

@@ -151,6 +151,21 @@ class StoreMetrics:
         text.single(
             "penstock_store_failed", "gauge", "1 if the disk failed and the store takes no writes.", stats.failure is not None
         )
+        text.single(
+            "penstock_storage_full",
+            "gauge",
+            "1 if publishing is refused for want of disk space; consuming goes on.",
+            stats.is_full,
+        )
+        if stats.free_bytes is not None:
+            text.single("penstock_storage_free_bytes", "gauge", "Bytes free on the file system of the store.", stats.free_bytes)
+        text.single(
+            "penstock_storage_floor_bytes",
+            "gauge",
+            "Bytes that publishing leaves free (free_bytes_floor).",
+            stats.free_bytes_floor,
+        )
+        text.single("penstock_storage_refused_total", "counter", "Publishes refused for want of disk space.", stats.refused)
         text.single("penstock_topics", "gauge", "Topics of the store.", len(stats.topics))
         left_out = len(stats.topics) - len(found.topics)
         text.single("penstock_topics_left_out", "gauge", "Topics that are not listed here.", left_out)

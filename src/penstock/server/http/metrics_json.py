@@ -31,6 +31,10 @@ def metrics_fields(found: StoreMetrics, principal: Principal) -> dict[str, Any]:
         fields["store"] = {
             "commits": stats.commits,
             "failed": stats.failure is not None,
+            "is_full": stats.is_full,
+            "free_bytes": stats.free_bytes,
+            "free_bytes_floor": stats.free_bytes_floor,
+            "refused": stats.refused,
             "topics_left_out": len(stats.topics) - len(found.topics),
             "fsync": _latency_fields(found.fsync),
         }

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from penstock.errors import Unavailable
+from penstock.errors import ServerStopping, Unavailable
 from penstock.server.http import representation as show
+from penstock.server.http.context import trouble_of
 from penstock.server.http.metrics import CONTENT_TYPE, Text
 from penstock.server.http.metrics_json import TOPIC_BYTES, metrics_fields
 from penstock.server.http.openapi import document
@@ -33,9 +34,10 @@ async def healthz(call: Call) -> Response:  # noqa: ARG001
 async def readyz(call: Call) -> Response:
     """Ready."""
     if call.context.draining:
-        raise Unavailable("the server is stopping")
-    if await call.context.store_failed():
-        raise Unavailable("the store takes no writes")
+        raise ServerStopping("the server is stopping")
+    trouble = await call.context.trouble()
+    if trouble is not None:
+        raise Unavailable(trouble)
     return show.json_answer({"status": "ready"})
 
 
@@ -67,7 +69,16 @@ async def stats(call: Call) -> Response:
     """Stats."""
     found = await asyncio.to_thread(call.context.store.stats)
     topics = await asyncio.to_thread(lambda: {name: asdict(topic) for name, topic in found.topics.items()})
-    return show.json_answer({"commits": found.commits, "failed": found.failure is not None, "topics": topics})
+    told = {
+        "commits": found.commits,
+        "failed": found.failure is not None,
+        "is_full": found.is_full,
+        "free_bytes": found.free_bytes,
+        "free_bytes_floor": found.free_bytes_floor,
+        "refused": found.refused,
+        "topics": topics,
+    }
+    return show.json_answer(told)
 
 
 @operation(
@@ -79,7 +90,7 @@ async def metrics_as_json(call: Call) -> Response:
     context = call.context
     now_us, found = await context.snapshot()
     fields = await asyncio.to_thread(metrics_fields, found, call.principal)
-    ready = not context.draining and found.stats.failure is None
+    ready = not context.draining and trouble_of(found.stats) is None
     told = {"now_us": now_us, "version": importlib.metadata.version("penstock"), "ready": ready} | fields
     return await show.large_json_answer(told, len(fields["topics"]) * TOPIC_BYTES)
 

@@ -20,7 +20,7 @@ _EXPLAINED = {
     400: "The request is wrong; nothing was changed.",
     401: "The token is missing, wrong or expired.",
     403: "The token does not give the right, or the request comes from a page of another site.",
-    404: "What the path names is not there.",
+    404: "What the path names is not there, or the path is not written in its plain form.",
     406: "The client does not accept what this path gives.",
     408: "The body did not arrive in time.",
     409: "Somebody else has taken over, or it exists with other settings.",
@@ -115,6 +115,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
     statuses = {400, 403, 421, 431, 500, 503, *operation.problems}
     if not operation.public:
         statuses.add(401)
+    if "{" in operation.path:
+        statuses.add(404)  # a name that is not written in its plain form leads nowhere
     if operation.body is not None:
         statuses |= {408, 413, 415}
     found: dict[str, Any] = {}

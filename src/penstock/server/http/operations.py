@@ -43,6 +43,8 @@ class Call:
     """What the JSON said, the bytes of a raw body, or None."""
     media_type: str
     stream: Body
+    peer: str = ""
+    """The address of the client."""
 
     @property
     def topic(self) -> str:
@@ -68,6 +70,8 @@ class Parameter:
     schema: Schema
     default: Any = None
     place: str = "query"
+    older: str | None = None
+    """A name that it had, and that is still taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class Operation:
     publishes: bool = False
     while_draining: bool = True
     """Whether it is still done while the server stops: acks are, new work is not."""
+    large: bool = False
+    """Whether its answer may have `response_bytes_max`: it is made when there is room for it."""
     head: bool = True
     answers: dict[int, Any] = field(default_factory=dict)
     """Status -> schema of the JSON, or (media type, schema)."""
@@ -114,6 +120,7 @@ OPERATIONS: list[Operation] = []
 PATH_PARAMETERS: dict[str, tuple[Schema, str]] = {
     "topic": (schemas.NAME, "The topic."),
     "group": (schemas.NAME, "The group."),
+    "member": (schemas.text(32, pattern="^[0-9a-f]{1,32}$"), "The member: its id."),
     "consumer": (schemas.NAME, "The consumer: the name that a worker gives itself."),
     "partition": (schemas.PARTITION, "The partition, from 0 on."),
     "id": (schemas.OFFSET, "The dead letter: its offset in the topic's dead letters."),

@@ -38,22 +38,29 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.StoreNotFound: 404,
     errors.TopicNotFound: 404,
     errors.GroupNotFound: 404,
+    errors.MemberNotFound: 404,
     errors.StageNotFound: 404,
     errors.OffsetOutOfRange: 404,
     errors.DataLost: 404,
     errors.PositionLost: 404,
     errors.Unavailable: 503,
     errors.StoreLocked: 503,
+    errors.ServerStopping: 503,
     errors.StorageFull: 507,
+    errors.NoAccess: 503,
     errors.ProducerFull: 503,
     errors.WaitTimeout: 504,
     errors.Conflict: 409,
     errors.LeaseExpired: 409,
+    errors.ConsumerEvicted: 409,
     errors.ProducerFenced: 409,
     errors.SequenceGap: 409,
     errors.TransactionFenced: 409,
+    errors.TransactionChanged: 409,
+    errors.LimitReached: 409,
     errors.TakenOver: 409,
     errors.Unauthenticated: 401,
+    errors.AccessDenied: 500,
     errors.PermissionDenied: 403,
     errors.OutcomeUnknown: 500,
     errors.PipelineFailed: 500,
@@ -66,8 +73,12 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.Closed: 503,
 }
 
-_HIDDEN = (errors.StoreNotFound, errors.StoreLocked, errors.ReadOnly)
+_HIDDEN = (errors.StoreNotFound, errors.StoreLocked, errors.ReadOnly, errors.NoAccess)
 """Their texts name files of the server, whatever their status is."""
+
+
+_PLAIN = (errors.Unavailable, errors.ServerStopping)
+"""Their texts are ours, and name nothing of the server's."""
 
 
 class HttpCode(NamedTuple):
@@ -116,7 +127,7 @@ def document(error: Exception) -> dict[str, Any]:
     elif isinstance(error, errors.PenstockError):
         status = status_of(error)
         code, title = error.code, (type(error).__doc__ or "").strip().splitlines()[0]
-        plain = type(error) is errors.Unavailable or (status < 500 and not isinstance(error, _HIDDEN))
+        plain = type(error) in _PLAIN or (status < 500 and not isinstance(error, _HIDDEN))
         detail = str(error) if plain else title
     else:
         code = "INTERNAL_ERROR"
@@ -139,7 +150,7 @@ def problem(error: Exception, extra: dict[str, Any] | None = None) -> Response:
         headers |= error.headers
     elif not isinstance(error, errors.PenstockError):
         _log.error("a request failed", exc_info=error)
-    elif status >= 500 and type(error) is not errors.Unavailable:
+    elif status >= 500 and type(error) not in _PLAIN:
         _log.warning("a request failed: %s [%s]", error, error.code)
     if status == 401:
         headers["www-authenticate"] = 'Bearer realm="penstock"'

@@ -29,7 +29,8 @@ class Connection(H11Protocol):
     """Set on the class of one listener: the system may have accepted a connection that the server hears of after it began to stop."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, object]) -> None:
-        super().__init__(config, server_state, app_state, _loop=asyncio.get_running_loop())
+        # The application gets a copy of the state: this is how it finds the connection of a request.
+        super().__init__(config, server_state, {**app_state, "penstock.connection": self}, _loop=asyncio.get_running_loop())
         self._deadline: asyncio.TimerHandle | None = None
         self._is_counted = False
 
@@ -45,6 +46,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
         self._headers_came()
+        self.app_state.pop("penstock.connection", None)
         if self._is_counted:
             self._is_counted = False
             self.room.give_back()

@@ -50,7 +50,7 @@ _OF_ARRAYS = {header.lower() for header in _FOR_ALL.values()}
 @operation(
     "POST",
     "/v1/topics/{topic}/messages",
-    "Publish a message, or an array of messages: all of each partition or none of them. A raw body is the value of one message.",
+    "Publish a message, or an array of messages: all of them or none. A raw body is the value of one message.",
     tag="messages",
     right="publish",
     publishes=True,
@@ -171,9 +171,12 @@ def check_topics_room(context: Context) -> None:
     "Read messages without a group, from a place on.",
     tag="messages",
     right="read",
+    large=True,
     parameters=(
         Parameter("start", schemas.PLACE, "earliest"),
-        Parameter("limit", schemas.whole(1, READ_MAX, "the most messages"), 100),
+        Parameter(
+            "max_messages", schemas.whole(1, READ_MAX, "the most messages; `limit` is its older name"), 100, older="limit"
+        ),
         Parameter("uuid", schemas.text(32, "that of the page before: 404 if another topic has the name by now")),
         BASE64,
     ),
@@ -182,7 +185,7 @@ def check_topics_room(context: Context) -> None:
 )
 async def read(call: Call) -> Response:
     """Read."""
-    store, partition, limit = call.context.store.sync, call.path["partition"], call.query["limit"]
+    store, partition, limit = call.context.store.sync, call.path["partition"], call.query["max_messages"]
     start = show.place_of("start", call.query["start"])
     bytes_max = call.context.settings.response_bytes_max
 

@@ -7,6 +7,7 @@ import base64
 import binascii
 import datetime as dt
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from penstock.topics.publication import message_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.store.stats import MemberInfo
     from penstock.store.store import GroupInfo, TopicInfo
     from penstock.topics.message import Message
     from penstock.topics.receipt import Receipt
@@ -187,3 +189,8 @@ def topic_fields(info: TopicInfo) -> dict[str, Any]:
 def group_fields(info: GroupInfo) -> dict[str, Any]:
     """A group."""
     return {"topic": info.topic, "name": info.name, "settings": info.settings.to_json()}
+
+
+def member_fields(member: MemberInfo) -> dict[str, Any]:
+    """A member of a group."""
+    return {**asdict(member), "since": member.since.isoformat(), "last_heard": member.last_heard.isoformat()}

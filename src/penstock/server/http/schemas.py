@@ -183,14 +183,38 @@ COMPONENTS: dict[str, Schema] = {
         ]
     },
     "Groups": answer({"groups": list_of(ref("Group"))}),
+    "Member": answer(
+        {
+            "id": {"type": "string"}, "name": {"type": ["string", "null"]},
+            "interface": {"type": "string", "enum": ["embedded", "native", "folder", "grpc", "http"]},
+            "peer": {"type": "string"}, "principal": {"type": "string"}, "since": TIME, "last_heard": TIME,
+            **dict.fromkeys(("in_flight", "buffered", "bytes", "prefetch"), OFFSET), "paused": {"type": "boolean"},
+            "partitions": list_of(OFFSET),
+        }
+    ),
+    "Members": answer({"members": list_of(ref("Member"))}),
+    "Evicted": answer({"messages": whole(0, OFFSET_MAX, "that it held, and others may have now")}),
+    "DeadLetter": {
+        "allOf": [
+            answer({"id": whole(0, OFFSET_MAX, "names it in the paths of one dead letter; it is its offset")}),
+            ref("Message"),
+        ]
+    },
     "DeadLetters": answer(
-        {"messages": list_of(ref("Message")), "count": whole(0, OFFSET_MAX, "all that are there, fitting or not"),
+        {"messages": list_of(ref("DeadLetter")), "count": whole(0, OFFSET_MAX, "all that are there, fitting or not"),
          "now_us": whole(0, OFFSET_MAX, "when it was made; as until_us it leaves out what came later; microseconds since 1970"),
          "next": whole(0, OFFSET_MAX, "the id to go on from; absent: there are no more")},
         "next",
     ),
     "Count": answer({"count": OFFSET}),
-    "Stats": answer({"commits": OFFSET, "failed": {"type": "boolean"}, "topics": {"type": "object"}}),
+    "Stats": answer(
+        {"commits": OFFSET, "failed": {"type": "boolean"},
+         "is_full": {"type": "boolean", "description": "whether publishing is refused for want of disk space"},
+         "free_bytes": whole(0, OFFSET_MAX, "what is free on the store's file system"),
+         "free_bytes_floor": whole(0, OFFSET_MAX, "of which publishing leaves so much"),
+         "refused": whole(0, OFFSET_MAX, "publishes that were refused for want of disk space"),
+         "topics": {"type": "object"}}
+    ),
     "Metrics": answer(
         {
             "now_us": whole(0, OFFSET_MAX, "the moment they are of, up to a second ago; microseconds since 1970"),

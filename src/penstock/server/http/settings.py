@@ -30,6 +30,15 @@ HTTP_SETTINGS = (
     Setting(
         "response_bytes_max", 8 * MIB, "bytes", 1 * KIB, 256 * MIB, "messages of one answer, together; one message always fits"
     ),
+    Setting(
+        "answers_bytes_max",
+        128 * MIB,
+        "bytes",
+        1 * MIB,
+        None,
+        "large answers that are being made or sent, together; more wait, 10 s at most",
+    ),
+    Setting("send_timeout_s", 30.0, "s", 0.05, 3_600, "a client that takes nothing of its answer for so long is cut"),
     Setting("connections_max", 10_000, "connections", 1, 1_000_000, "connections at a time; more are closed at once"),
     Setting("waiting_max", 2_000, "requests", 0, 1_000_000, "long polls and streams that wait at a time"),
     Setting("wait_max_s", 60.0, "s", 0, 3_600, "the longest long poll"),
@@ -65,6 +74,8 @@ class HttpSettings:
     json_depth_max: int = 8
     json_items_max: int = 1_000_000
     response_bytes_max: int = 8 * MIB
+    answers_bytes_max: int = 128 * MIB
+    send_timeout_s: float = 30.0
     connections_max: int = 10_000
     waiting_max: int = 2_000
     wait_max_s: float = 60.0

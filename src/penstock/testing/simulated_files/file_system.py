@@ -10,7 +10,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.files import LockHeld
+from penstock.files import LockHeld, NotRegular
 from penstock.testing.simulated_files.fault import Fault
 from penstock.testing.simulated_files.inode import Inode
 from penstock.testing.simulated_files.names import SHAPE, Directory, Names, upwards
@@ -70,8 +70,7 @@ class SimulatedFileSystem:
             if node is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             if type(node) is not Inode:
-                code = errno.EISDIR if write else errno.EINVAL
-                raise OSError(code, "not a regular file", path)
+                raise NotRegular(path)
             return SimulatedFile(self, node, path, writable=write)
 
     def create(self, path: str) -> SimulatedFile:
@@ -230,6 +229,15 @@ class SimulatedFileSystem:
             file.pwrite(json.dumps(owner).encode(), 0)
             self._locks[inode] = owner
             return SimulatedLock(self, inode)
+
+    def lock_holder(self, path: str) -> dict[str, Any] | None:
+        """Who holds the lock; None if nobody does."""
+        with self._lock:
+            if not self.exists(path):
+                return None
+            inode = self.open(path)._inode
+            held = None if inode is None else self._locks.get(inode)
+            return None if held is None else dict(held)
 
     def map_shared(self, path: str, length: int, *, write: bool) -> SimulatedSharedMap:
         """

@@ -108,7 +108,7 @@ export class DeadLetters {
   async #load(unasked = false) {
     const topic = this.#topic.value;
     await this.#page.doing(async () => {
-      const query = { ...this.#filter, start: this.#starts.at(-1), limit: TOGETHER, look: LOOKED_AT };
+      const query = { ...this.#filter, start: this.#starts.at(-1), max_messages: TOGETHER, look: LOOKED_AT };
       const found = await call("GET", path("topics", topic, "dlq"), query);
       if (topic !== this.#topic.value) return;
       this.#letters = found.messages;

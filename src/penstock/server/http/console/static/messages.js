@@ -80,7 +80,7 @@ export class Messages {
   async #load(start) {
     const [topic, partition] = [this.#topic.value, this.#partition.value];
     await this.#page.doing(async () => {
-      const found = await call("GET", path("topics", topic, "partitions", partition, "messages"), { start, limit: TOGETHER });
+      const found = await call("GET", path("topics", topic, "partitions", partition, "messages"), { start, max_messages: TOGETHER });
       if (topic !== this.#topic.value) return;
       const first = found.messages[0]?.offset ?? found.next;
       this.#shown = { first, next: found.next };
@@ -95,7 +95,7 @@ export class Messages {
 
   async #open(row) {
     await this.#page.doing(async () => {
-      const query = { start: String(row.offset), limit: 1, base64: "true" };
+      const query = { start: String(row.offset), max_messages: 1, base64: "true" };
       const found = await call("GET", path("topics", row.topic, "partitions", row.partition, "messages"), query);
       const message = found.messages[0];
       if (message?.offset !== row.offset) throw new Error(`the message at offset ${row.offset} is gone: retention or compaction took it`);

@@ -30,7 +30,7 @@ export class Overview {
     const store = metrics.store;
     const hidden = "needs the right read on all topics";
     const path = store === undefined ? hidden : store.path ?? "needs the right admin on all topics";
-    this.#tell("State", metrics.ready ? "ready" : store?.failed ? "the disk failed: the store takes no writes" : "takes no work");
+    this.#tell("State", metrics.ready ? "ready" : store?.is_full ? "the disk is full: publishing is refused, consuming goes on" : store?.failed ? "the disk failed: the store takes no writes" : "takes no work");
     if (store?.failure) this.#tell("Failure", store.failure);
     this.#tell("Version", metrics.version);
     this.#tell("Store", path);

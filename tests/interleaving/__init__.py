@@ -1,0 +1,1 @@
+"""The engine under schedules that a seed decides: see `penstock.testing.interleaving`."""

@@ -1,0 +1,1 @@
+"""Verify, opening and repair agree, whatever was done to a store."""

@@ -1,0 +1,133 @@
+"""Damaged stores that are made by hand, each for a planted bug that few stores show."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.format.frame import FRAME_MAGIC
+from tests.bad_bytes import stores as small
+from tests.verification.damages import STORE
+from tests.verification.stores import small_stores, whole
+
+if TYPE_CHECKING:
+    from penstock.testing import SimulatedFileSystem
+    from tests.verification.judge import Subject
+    from tests.verification.stores import Whole
+
+_SEGMENTS = f"{STORE}/topics/always/0/"
+
+
+def _segments(files: SimulatedFileSystem) -> list[str]:
+    return sorted(path for path in files.files() if path.startswith(_SEGMENTS) and path.endswith(".log"))
+
+
+def _other_boot(store: Whole) -> SimulatedFileSystem:
+    """The positions file does not count."""
+    return store.base.files.crash(Random(0), keep="everything")
+
+
+def sound() -> Subject:
+    """Nothing is wrong with it."""
+    store = small_stores()["closed"]
+    return store.subject("sound", store.base.files.kill())
+
+
+def torn_tail() -> Subject:
+    """Behind the last batch lies the beginning of one that nobody has committed: opening cuts it."""
+    store = small_stores()["killed"]
+    files = _other_boot(store)
+    path = _segments(files)[-1]
+    files.replace(path, files.files()[path] + b"garbage")
+    return store.subject("torn tail", files)
+
+
+@lru_cache(maxsize=1)
+def _closed_twice() -> Whole:
+    builder = small._Builder()
+    builder.append(0, 1, 2, 3, 4)
+    builder.reopen()
+    builder.close()
+    return whole(builder.files.kill(), {}, small.SETTINGS)
+
+
+def lost_end() -> Subject:
+    """The last batch of a log is gone, and only the checkpoints know of it."""
+    store = _closed_twice()
+    files = _other_boot(store)
+    path = _segments(files)[-1]
+    files.replace(path, files.files()[path][:-40])
+    return store.subject("lost end", files)
+
+
+def bad_first_batch() -> Subject:
+    """Of the batches in a sealed segment the first one is damaged."""
+    store = small_stores()["closed"]
+    files = _other_boot(store)
+    path = _segments(files)[0]
+    content = bytearray(files.files()[path])
+    content[content.index(b"first")] ^= 1
+    files.replace(path, bytes(content))
+    return store.subject("bad first batch", files)
+
+
+@lru_cache(maxsize=2)
+def _powerless(*numbers: int) -> Whole:
+    builder = small._Builder()
+    builder.append(0, 1)
+    builder.reopen()
+    builder.append(*numbers)
+    return whole(builder.files.crash(Random(0), keep="nothing"), {}, small.SETTINGS)
+
+
+def _without_frame(name: str, store: Whole) -> Subject:
+    """The frame before the last one is damaged."""
+    files = _other_boot(store)
+    path = max(path for path in files.files() if path.endswith(".wal") and FRAME_MAGIC in files.files()[path])
+    content = bytearray(files.files()[path])
+    at = content.rindex(FRAME_MAGIC, 0, content.rindex(FRAME_MAGIC))
+    content[at + 20] ^= 1
+    files.replace(path, bytes(content))
+    return store.subject(name, files)
+
+
+def bad_frame() -> Subject:
+    """Of the frames that alone have the last batches one in the middle is damaged."""
+    return _without_frame("bad frame", _powerless(2, 4, 0, 4))
+
+
+def bad_reference() -> Subject:
+    """The frame that refers to a batch in a segment is damaged."""
+    return _without_frame("bad reference", _powerless(1, 3, 0))
+
+
+def lost_journal() -> Subject:
+    """The journal is gone, and with it the frame that refers to the last batch, which was written ahead of it."""
+    store = small_stores()["referring"]
+    files = _other_boot(store)
+    for path in files.files():
+        if path.endswith(".wal"):
+            files.unlink(path)
+    return store.subject("lost journal", files)
+
+
+def stray_segments() -> Subject:
+    """Two segments lie in the folders of each other's topics."""
+    store = small_stores()["closed"]
+    files = _other_boot(store)
+    mine = _segments(files)[0]
+    other = mine.replace("/always/", "/os/")
+    content = files.files()
+    files.replace(mine, content[other])
+    files.replace(other, content[mine])
+    return store.subject("stray segments", files)
+
+
+def no_checkpoint() -> Subject:
+    """Neither checkpoint is there."""
+    store = small_stores()["killed"]
+    files = _other_boot(store)
+    for number in range(2):
+        files.unlink(f"{STORE}/checkpoint-{number}")
+    return store.subject("no checkpoint", files)

@@ -1,0 +1,339 @@
+"""
+The judge of verify, opening and repair: they agree, and repair loses nothing that can be read.
+
+What can be read is found out here by other means than the product's: every place in every file is tried where a batch may begin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import BadBytes, Corrupt, PenstockError, StoreNotFound, UnsupportedFormat
+from penstock.format.batch import Batch
+from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, KIND_DATA, MAGIC
+from penstock.format.checkpoint import Checkpoint
+from penstock.format.frame import ENTRY_BATCH, FRAME_MAGIC, JournalFileHeader, frame_entries, parse_frame
+from penstock.format.segment import SegmentHeader
+from penstock.journal.checkpoints import NAMES
+from penstock.log.segment import segment_name
+from penstock.store import checking
+from penstock.testing import FakeClock
+from penstock.values import SyncMode
+from penstock.volume.document import decode_document
+from penstock.volume.volume import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.settings import StoreSettings
+    from penstock.testing import SimulatedFileSystem
+    from penstock.volume.topic_files import TopicRecord
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+Contents = dict[Place, bytes | None]
+
+
+class Disagreement(AssertionError):
+    """Verify, opening and repair do not agree, or repair lost something."""
+
+
+class Opened(NamedTuple):
+    """What opening and reading gave."""
+
+    error: str | None
+    contents: Contents
+    bytes: int = 0
+    """What the files of all segments take then."""
+    ends: Mapping[tuple[str, int], int] = MappingProxyType({})
+    """Where each log goes on."""
+
+
+def open_and_read(files: SimulatedFileSystem, path: str, settings: StoreSettings) -> Opened:
+    """Open the store as an owner does, and read all that is committed. An error that is not `Corrupt` is let through."""
+    contents: Contents = {}
+    try:
+        volume = Volume.open(
+            path, settings=settings, files=files, clock=FakeClock(), background=False, create=False, layers=checking._layers()
+        )
+    except Corrupt as error:
+        return Opened(str(error), {})
+    failure = None
+    for log in volume.logs:
+        at = log.log_start
+        while at < log.committed_end:
+            try:
+                batches = log.read(at)
+            except Corrupt as error:
+                failure = failure or str(error)
+                at += 1
+                continue
+            if not batches:
+                break
+            for batch in batches:
+                for index in range(len(batch)):
+                    value = batch.value(index)
+                    contents[log.identity.topic, log.identity.partition, batch.offset(index)] = (
+                        None if value is None else bytes(value)
+                    )
+            at = max(at + 1, batches[-1].end_offset)
+    ends = {(log.identity.topic, log.identity.partition): log.committed_end for log in volume.logs}
+    sizes = {name: len(data) for name, data in files.files().items()}
+    taken = sum(sizes[f"{log.directory}/{segment_name(first)}"] for log in volume.logs for first in log.segment_firsts)
+    volume.abandon()
+    return Opened(failure, contents, taken, ends)
+
+
+def _batches(data: bytes) -> list[Batch]:
+    found = []
+    at = data.find(MAGIC)
+    while at >= 0:
+        try:
+            batch = Batch(memoryview(data), at)
+            batch.verify()
+        except (BadBytes, UnsupportedFormat):
+            pass
+        else:
+            found.append(batch)
+        at = data.find(MAGIC, at + 1)
+    return found
+
+
+def _take(batch: Batch, topic: str, partition: int, into: Contents) -> None:
+    for index in range(len(batch)):
+        value = batch.value(index)
+        into[topic, partition, batch.offset(index)] = None if value is None else bytes(value)
+
+
+def intact(disk: SimulatedFileSystem, path: str, topics: list[TopicRecord], *, ahead: bool) -> Contents:
+    """
+    All messages of topics that have a folder which lie whole in some file of the store, under the identity that file has.
+
+    *ahead*: also those that were written ahead of their frame. If the last frame is torn, recovery takes them for uncommitted: after a
+    power cut nobody can know better, and if something else is damaged too, the error may not be about that.
+    """
+    found: Contents = {}
+    files = disk.files()
+    tree = disk.tree()
+    if not ahead and disk.boot_id() != bytes(15) + b"\1":
+        # In a weaker mode what lies behind a bad batch that was not synced is a torn tail.
+        topics = [record for record in topics if record.settings.sync is SyncMode.ALWAYS]
+    there = [record for record in topics if f"{path}/topics/{record.name}/" in tree]
+    if len(there) < len(topics) and any(not _is_whole(files, path, record) for record in there):
+        return {}  # a topic is gone, and which of the logs were that of another nobody knows
+    topics = [
+        record._replace(
+            partitions=record.partitions if _is_whole(files, path, record) else 1 + max(_partitions(tree, path, record))
+        )
+        for record in there
+    ]
+    by_id = {record.topic_id: record for record in topics}
+    by_log = {record.first_log_id + at: (record.name, at) for record in topics for at in range(record.partitions)}
+    for name, data in files.items():
+        segment = re.fullmatch(re.escape(path) + r"/topics/([^/]+)/(\d+)/(\d{20})\.log", name)
+        if segment:
+            batches = _batches(data)
+            topic, partition, uid = segment[1], int(segment[2]), None
+            try:
+                header = SegmentHeader.decode(data)
+            except (BadBytes, UnsupportedFormat):
+                # Nothing says whose it is but its name; a file of another log with a bad header cannot be told apart.
+                uid = batches[0].header.segment_uid if batches else None
+                if topic not in {record.name for record in topics}:
+                    continue
+            else:
+                if header.topic_id not in by_id:
+                    continue
+                topic, partition, uid = by_id[header.topic_id].name, header.partition, header.segment_uid
+                if (topic, partition) != (segment[1], int(segment[2])) and _is_there(files, path, topic, header):
+                    continue  # a copy in the folder of another log, of one that is there
+            for batch in batches:
+                if batch.header.compatible & COMPATIBLE_PREWRITTEN and not ahead:
+                    continue
+                if batch.header.segment_uid == uid and batch.header.kind == KIND_DATA:
+                    _take(batch, topic, partition, found)
+        elif name.startswith(f"{path}/journal/") and name.endswith(".wal"):
+            _take_frames(name, data, by_log, found)
+    return found
+
+
+def _is_there(files: dict[str, bytes], path: str, topic: str, header: SegmentHeader) -> bool:
+    """Whether the segment that the header is of lies where it belongs, in whatever condition."""
+    content = files.get(f"{path}/topics/{topic}/{header.partition}/{header.first_offset:020d}.log", b"")
+    try:
+        found = SegmentHeader.decode(content)
+    except (BadBytes, UnsupportedFormat):
+        return False
+    return (found.topic_id, found.partition, found.first_offset) == (header.topic_id, header.partition, header.first_offset)
+
+
+def _is_whole(files: dict[str, bytes], path: str, record: TopicRecord) -> bool:
+    try:
+        decode_document("topic", files.get(f"{path}/topics/{record.name}/topic.json", b""))
+    except BadBytes:
+        return False
+    return True
+
+
+def _partitions(tree: list[str], path: str, record: TopicRecord) -> list[int]:
+    """The partitions that have a folder."""
+    return [0, *[at for at in range(record.partitions) if f"{path}/topics/{record.name}/{at}/" in tree]]
+
+
+def _take_frames(name: str, data: bytes, by_log: dict[int, tuple[str, int]], into: Contents) -> None:
+    try:
+        header = JournalFileHeader.decode(data)
+    except (BadBytes, UnsupportedFormat):
+        uid = None
+    else:
+        uid = header.file_uid
+        if header.sequence != int(name[-10:-4]):
+            return
+    at = data.find(FRAME_MAGIC)
+    while at >= 0:
+        try:
+            frame = parse_frame(memoryview(data), at)
+            entries = list(frame_entries(memoryview(data), at, frame))
+        except (BadBytes, UnsupportedFormat):
+            pass
+        else:
+            for entry in entries:
+                if entry.kind == ENTRY_BATCH and entry.owner in by_log and uid in (None, frame.file_uid):
+                    _take(Batch(entry.body), *by_log[entry.owner], into)
+        at = data.find(FRAME_MAGIC, at + 1)
+
+
+class Subject(NamedTuple):
+    """A store that something was done to."""
+
+    name: str
+    files: SimulatedFileSystem
+    path: str
+    settings: StoreSettings
+    expected: Contents
+    """What was committed, or may have been: nothing else may ever be read."""
+    topics: list[TopicRecord]
+    starts: Mapping[tuple[str, int], int] = MappingProxyType({})
+    """What was removed by retention, or may have been: all below these offsets."""
+
+
+def judge(subject: Subject) -> str:
+    """Raises `Disagreement`; returns what came of it: "sound", "repaired"."""
+    name, files, path, settings, expected, _, _ = subject
+    before = files.files()
+    try:
+        found = checking.verify(path, files=files)
+    except StoreNotFound:
+        return "no store"
+    except Exception as error:
+        raise Disagreement(f"{name}: verify raised {type(error).__name__}: {error}") from error
+    if files.files() != before:
+        raise Disagreement(f"{name}: verify changed files")
+    try:
+        opened = open_and_read(files.clone(), path, settings)
+    except Exception as error:
+        raise Disagreement(f"{name}: opening raised {type(error).__name__}: {error}") from error
+    if found.is_sound != (opened.error is None):
+        raise Disagreement(f"{name}: verify says {found.findings or 'sound'}, opening says {opened.error or 'whole'}")
+    if opened.error is not None and not opened.contents and opened.error not in [finding.reason for finding in found.findings]:
+        raise Disagreement(f"{name}: verify says {found.findings}, and opening, in other words, {opened.error}")
+    if opened.error is None and (found.messages, found.bytes) != (len(opened.contents), opened.bytes):
+        raise Disagreement(
+            f"{name}: verify counts {found.messages} messages in {found.bytes} bytes, "
+            f"and opening gives {len(opened.contents)} in {opened.bytes}"
+        )
+    wrong = {place: value for place, value in opened.contents.items() if expected.get(place, b"nothing") != value}
+    if wrong:
+        raise Disagreement(f"{name}: opening gives what nobody published: {wrong}")
+    planned = _plan(subject)
+    changed = files.clone()
+    try:
+        done = checking.repair(path, files=changed)
+    except Exception as error:
+        raise Disagreement(f"{name}: repair raised {type(error).__name__}: {error}; opening said {opened.error}") from error
+    if len(planned) != len(done.lost):
+        raise Disagreement(f"{name}: repair was to do {planned} and did {done.lost}")
+    if opened.error is None:
+        after = changed.files()
+        if {**after, f"{path}/LOCK": b""} != {**before, f"{path}/LOCK": b""} or done.lost or done.quarantine:
+            raise Disagreement(f"{name}: repair changed a sound store: {done}")
+        return "sound"
+    _judge_repaired(subject, changed, opened, done.lost)
+    return "repaired"
+
+
+def _plan(subject: Subject) -> list[object]:
+    before = subject.files.files()
+    try:
+        planned = checking.plan(subject.path, files=subject.files)
+    except Exception as error:
+        raise Disagreement(f"{subject.name}: plan raised {type(error).__name__}: {error}") from error
+    if subject.files.files() != before:
+        raise Disagreement(f"{subject.name}: planning a repair changed files")
+    return list(planned)
+
+
+def _judge_repaired(subject: Subject, changed: SimulatedFileSystem, opened: Opened, lost: object) -> None:
+    name, path, settings = subject.name, subject.path, subject.settings
+    if not lost:
+        raise Disagreement(f"{name}: repair says nothing of what it did; opening said {opened.error}")
+    again = checking.verify(path, files=changed)
+    if not again.is_sound:
+        raise Disagreement(f"{name}: after repair ({lost}) verify says {again.findings}; opening had said {opened.error}")
+    try:
+        repaired = open_and_read(changed.clone(), path, settings)
+    except PenstockError as error:
+        raise Disagreement(f"{name}: after repair ({lost}) opening raised {error}") from error
+    if repaired.error is not None:
+        raise Disagreement(f"{name}: after repair ({lost}) opening says {repaired.error}; before it was {opened.error}")
+    readable = {
+        place: value
+        for place, value in intact(subject.files, path, subject.topics, ahead=", " not in name).items()
+        if place in subject.expected and subject.expected[place] == value and place[2] >= subject.starts.get(place[:2], 0)
+    }
+    gone = {**readable, **opened.contents}.items() - repaired.contents.items()
+    if gone:
+        raise Disagreement(f"{name}: repair ({lost}) lost {sorted(gone)}; opening had said {opened.error}")
+    wrong = {place: value for place, value in repaired.contents.items() if subject.expected.get(place, b"nothing") != value}
+    if wrong:
+        raise Disagreement(f"{name}: after repair ({lost}) there is what nobody published: {wrong}")
+    for place, end in _known_ends(subject).items():
+        if repaired.ends.get(place, end) < end:
+            raise Disagreement(f"{name}: after repair ({lost}) {place} gives offsets below {end} to other messages")
+
+
+def _known_ends(subject: Subject) -> dict[tuple[str, int], int]:
+    """Where the logs end at least: as a checkpoint says that can be read. Not those of topics that are not known any more."""
+    files, path = subject.files.files(), subject.path
+    topics = [record for record in subject.topics if _is_whole(files, path, record)]
+    by_log = {record.first_log_id + at: (record.name, at) for record in topics for at in range(record.partitions)}
+    ends: dict[tuple[str, int], int] = {}
+    for name in NAMES:
+        try:
+            checkpoint = Checkpoint.decode(files.get(f"{path}/{name}", b""))
+        except (BadBytes, UnsupportedFormat):
+            continue
+        for row in checkpoint.rows:
+            if row.log_id in by_log:
+                place = by_log[row.log_id]
+                ends[place] = max(ends.get(place, 0), row.end)
+    return ends
+
+
+def judge_all(subjects: object, at_most: int = 10) -> Counter[str]:
+    """Judge one after the other, and fail at the end with the first disagreements."""
+    outcomes: Counter[str] = Counter()
+    problems = []
+    for subject in subjects:  # type: ignore[attr-defined]
+        try:
+            outcomes[judge(subject)] += 1
+        except Disagreement as error:
+            problems.append(str(error))
+            outcomes["disagreement"] += 1
+            if len(problems) >= 200:
+                break
+    assert not problems, f"{len(problems)} disagreements in {sum(outcomes.values())}:\n" + "\n".join(problems[:at_most])
+    return outcomes

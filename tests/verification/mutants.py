@@ -1,0 +1,219 @@
+"""
+Planted bugs in verify and in repair, each one a mistake that was made or could be. The judge is worth something only if it finds them all.
+
+A mutant replaces one function while it is active; nothing in the product knows of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from penstock.journal import salvage
+from penstock.journal.checkpoints import Checkpoints
+from penstock.overlay_files import OverlayFile, OverlayFileSystem
+from penstock.volume import identity
+from penstock.volume import repair as repairing
+from penstock.volume.log_repair import LogRepair
+from penstock.volume.repair import Repairer
+from penstock.volume.verification import Verifier
+from tests.verification import directed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.errors import Corrupt
+    from penstock.format.checkpoint import LogRow
+    from penstock.log.partition_log import PartitionLog
+    from tests.verification.judge import Subject
+
+
+def verify_does_not_open() -> Any:
+    """Verify takes a store that does not open for sound."""
+    original = Verifier._open_and_read
+
+    def open_and_read(self: Verifier) -> None:
+        original(self)
+        if not self.is_open:
+            self.errors.clear()
+            self._findings.clear()
+
+    return mock.patch.object(Verifier, "_open_and_read", open_and_read)
+
+
+def verify_does_not_read() -> Any:
+    """Verify opens the store and reads nothing."""
+
+    def read_log(self: Verifier, files: object, log: PartitionLog) -> None:
+        del files, log
+
+    return mock.patch.object(Verifier, "_read_log", read_log)
+
+
+def verify_changes_the_disk() -> Any:
+    """What recovery writes goes to the disk."""
+
+    def pass_through(below: Any, **_: Any) -> Any:
+        return below
+
+    return mock.patch("penstock.volume.verification.OverlayFileSystem", pass_through)
+
+
+def a_cut_is_forgotten_by_the_overlay() -> Any:
+    """A file that recovery cuts keeps its length in the overlay."""
+
+    def truncate(self: OverlayFile, size: int) -> None:
+        del self, size
+
+    return mock.patch.object(OverlayFile, "truncate", truncate)
+
+
+def a_removed_file_is_still_listed_by_the_overlay() -> Any:
+    """Names that recovery removed come back."""
+    original = OverlayFileSystem.list_directory
+
+    def list_directory(self: OverlayFileSystem, path: str) -> list[str]:
+        removed, self._removed = self._removed, set()
+        try:
+            return original(self, path)
+        finally:
+            self._removed = removed
+
+    return mock.patch.object(OverlayFileSystem, "list_directory", list_directory)
+
+
+def verify_tells_what_opening_recovers_as_damage() -> Any:
+    """A torn tail behind the committed end is called damage."""
+    original = Verifier._open_and_read
+
+    def open_and_read(self: Verifier) -> None:
+        original(self)
+        sizes = {path: len(data) for path, data in self._files.files().items() if path.endswith(".log")}  # type: ignore[attr-defined]
+        if any(size % 8 or not size for size in sizes.values()) and not self.errors:
+            from penstock.errors import MissingData
+
+            self._damage(MissingData(self._path, "a segment ends in the middle of a batch"))
+
+    return mock.patch.object(Verifier, "_open_and_read", open_and_read)
+
+
+def repair_cuts_at_the_first_bad_batch() -> Any:
+    """What lies behind damage in a segment is given up with it."""
+    original = LogRepair._walk
+
+    def walk(self: LogRepair, first: int, *, last: bool) -> None:
+        original(self, first, last=last)
+        bad = [one.offset for one in self._found[first].walk.bad if one.offset is not None]
+        if bad:
+            self._pieces = [piece for piece in self._pieces if piece.segment != first or piece.first_offset < min(bad)]
+
+    return mock.patch.object(LogRepair, "_walk", walk)
+
+
+def repair_gives_lost_offsets_to_others() -> Any:
+    """The log ends where its last good batch ends, whatever was committed."""
+    original = LogRepair.run
+
+    def run(self: LogRepair, **options: Any) -> LogRow:
+        self._evidence.row = None
+        return original(self, **options)
+
+    return mock.patch.object(LogRepair, "run", run)
+
+
+def repair_forgets_the_journal() -> Any:
+    """Batches that only the journal has are not looked for."""
+    return mock.patch.object(repairing, "whole_frames", return_value=[])
+
+
+def repair_stops_at_the_first_bad_frame() -> Any:
+    """Frames behind a bad one are given up."""
+    original = salvage.whole_frames
+
+    def whole_frames(*arguments: Any) -> list[Any]:
+        frames = original(*arguments)
+        kept: list[Any] = []
+        for frame in frames:
+            if kept and frame.number != kept[-1].number + 1:
+                break
+            kept.append(frame)
+        return kept
+
+    return mock.patch.object(repairing, "whole_frames", whole_frames)
+
+
+def repair_mends_a_sound_store() -> Any:
+    """Repair writes new checkpoints though nothing is wrong."""
+    original = Repairer._mend_all
+
+    def mend_all(self: Repairer) -> None:
+        original(self)
+        self._store_id = identity.read_identity(self._files, self._path)
+        self._store_checkpoints(self._load())
+
+    return mock.patch.object(Repairer, "_mend_all", mend_all)
+
+
+def repair_says_nothing() -> Any:
+    """What was given up is not told."""
+    original = Repairer._mend
+
+    def mend(self: Repairer, errors: list[Corrupt]) -> None:
+        original(self, errors)
+        self._lost.clear()
+
+    return mock.patch.object(Repairer, "_mend", mend)
+
+
+def repair_writes_one_checkpoint() -> Any:
+    """The other one still names what is not there any more, and is newer."""
+    original, store = Repairer._store_checkpoints, Checkpoints.store
+
+    def store_checkpoints(self: Repairer, checkpoint: Any) -> None:
+        def store_before(self: Checkpoints, one: Any) -> None:
+            store(self, one._replace(generation=checkpoint.generation - 1))
+
+        with mock.patch.object(Checkpoints, "store", store_before):
+            original(self, checkpoint)
+
+    return mock.patch.object(Repairer, "_store_checkpoints", store_checkpoints)
+
+
+def repair_leaves_strays() -> Any:
+    """A segment under the name of another is not put back."""
+
+    def put_back(self: Repairer) -> None:
+        del self
+
+    return mock.patch.object(Repairer, "_put_back", put_back)
+
+
+def repair_drops_what_was_written_ahead() -> Any:
+    """Though frames are lost, batches that they may have committed are cut."""
+    original = LogRepair.run
+
+    def run(self: LogRepair, *, keeps_uncommitted: bool = False) -> LogRow:
+        del keeps_uncommitted
+        return original(self)
+
+    return mock.patch.object(LogRepair, "run", run)
+
+
+FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
+    (verify_does_not_open, directed.no_checkpoint),
+    (verify_does_not_read, directed.bad_first_batch),
+    (verify_changes_the_disk, directed.torn_tail),
+    (a_cut_is_forgotten_by_the_overlay, directed.torn_tail),
+    (a_removed_file_is_still_listed_by_the_overlay, directed.bad_frame),
+    (verify_tells_what_opening_recovers_as_damage, directed.torn_tail),
+    (repair_cuts_at_the_first_bad_batch, directed.bad_first_batch),
+    (repair_gives_lost_offsets_to_others, directed.lost_end),
+    (repair_forgets_the_journal, directed.bad_reference),
+    (repair_stops_at_the_first_bad_frame, directed.bad_frame),
+    (repair_mends_a_sound_store, directed.sound),
+    (repair_says_nothing, directed.bad_first_batch),
+    (repair_writes_one_checkpoint, directed.lost_end),
+    (repair_leaves_strays, directed.stray_segments),
+    (repair_drops_what_was_written_ahead, directed.lost_journal),
+)
+"""Each with a store that is enough to find it."""

@@ -7,13 +7,15 @@ Lines are for people and may change; events and their fields are in docs/observa
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+import traceback
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import logging
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, MutableMapping
 
 _KINDS_MAX = 10_000
 
@@ -21,6 +23,27 @@ _KINDS_MAX = 10_000
 def event(name: str, **fields: object) -> dict[str, dict[str, object]]:
     """The *extra* of a call of a logger."""
     return {"penstock": {"event": name, **fields}}
+
+
+class SteadyLogger(logging.LoggerAdapter[logging.Logger]):
+    """
+    For threads that must go on: what the program's own log handlers raise is printed, as `logging` itself does, and goes no further.
+
+    A handler may well fail on an exception of the user's whose ``__str__`` raises.
+    """
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        """Leave the line as it is."""
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """See `logging.Logger.log`."""
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - whatever a handler raises
+            if logging.raiseExceptions and sys.stderr is not None:
+                traceback.print_exc()
 
 
 class Troubles:

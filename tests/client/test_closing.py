@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import Closed, PenstockError
+from penstock.errors import Closed, LeaseExpired, PenstockError
 from penstock.wire.calls import Call
 from tests.client.proxy import DOWN
 from tests.client.served import PATIENCE_S, eventually, later, within
@@ -36,6 +36,30 @@ def test_calls_that_wait_raise_closed(served: Served) -> None:
     for one in waiting:
         with pytest.raises(Closed):
             one.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("call", ["get", "ack", "extend"])
+def test_a_call_that_reaches_the_server_after_the_close_of_another_thread_raises_closed_or_late(
+    served: Served, call: str
+) -> None:
+    """The server does not know the consumer any more; its word for that, a bad argument, is not what the user did."""
+    client = served.client()
+    client.publish("orders", b"x")
+    consumer = client.subscribe("orders", "workers")
+    message = consumer.get(timeout=PATIENCE_S)
+    assert message is not None
+    remote: Any = consumer
+    place = remote._place
+
+    def close_then_go_on() -> Any:
+        found = place()
+        if not remote.closed:
+            consumer.close()
+        return found
+
+    remote._place = close_then_go_on
+    with pytest.raises(Closed if call == "get" else LeaseExpired):
+        consumer.get(timeout=PATIENCE_S) if call == "get" else getattr(message, call)()
 
 
 def test_publishes_that_wait_for_an_answer_raise_closed(proxy: Proxy, client: Store) -> None:

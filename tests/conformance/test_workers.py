@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import signal
 import subprocess
@@ -138,6 +139,35 @@ def test_whatever_a_handler_raises_is_a_failure_and_the_next_message_is_handled(
     assert sorted(seen.values) == [(b"0", 1), (b"0", 2), (b"1", 1), (b"2", 1), (b"3", 1)]
     (letter,) = live_store.dead_letters("t").list()
     assert letter.headers["x-dlq-reason"] == reason
+
+
+def test_a_log_handler_that_raises_keeps_no_message_from_being_settled(
+    live_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program's own handler may fail at the very exception that it is to show."""
+    seen = Seen()
+    live_store.publish_many("t", numbered(2))
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("this handler always fails")
+
+    @live_store.worker("t", group="g", max_deliveries=2, backoff=0.01)
+    def handle(message: Any) -> None:
+        seen.add((message.value, message.attempt))
+        if message.value == b"0":
+            raise ValueError("cannot do that")
+
+    broken = Broken()
+    logging.getLogger("penstock").addHandler(broken)
+    try:
+        with running(live_store):
+            seen.wait_for(3)
+            assert until(lambda: position(live_store, "t", "g") == 2)
+    finally:
+        logging.getLogger("penstock").removeHandler(broken)
+    assert sorted(seen.values) == [(b"0", 1), (b"0", 2), (b"1", 1)]
+    assert "this handler always fails" in capsys.readouterr().err
 
 
 def test_handlers_run_at_once_as_many_as_asked_for(live_store: Store) -> None:

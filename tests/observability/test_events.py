@@ -24,6 +24,7 @@ from penstock.errors import NoAccess, OutcomeUnknown, StorageFailed, StorageFull
 from penstock.groups import group as groups
 from penstock.groups.delivery_times import WINDOW_US
 from penstock.log_events import Often
+from penstock.server import auth as authentication
 from penstock.server.auth import TokenAuth
 from penstock.server.last_resort import LastResort
 from penstock.server.running import RunningServer
@@ -178,7 +179,7 @@ def test_dead_lettered(sim: Sim, told: Any) -> None:
 def test_a_flood_of_dead_letters_is_told_in_part(sim: Sim, told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten at once, and with the next one how many were left out."""
     now = [0.0]
-    monkeypatch.setattr(groups, "_DEAD_LETTERS", Often(10, 1.0, lambda: now[0]))
+    monkeypatch.setattr(groups, "Often", lambda most, window_s: Often(most, window_s, lambda: now[0]))
     sim.store.publish_many("t", numbered(30))
     consumer = sim.store.subscribe("t", "g")
     *messages, last = take(consumer)
@@ -199,8 +200,9 @@ def test_store_recovered(sim: Sim, told: Any) -> None:
     assert about == {"path": PATH, "frames": 1, "cut_bytes": about["cut_bytes"], "removed_segments": 0}
 
 
-def test_token_refused(told: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_token_refused(told: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By each listener; no token stands in the log."""
+    monkeypatch.setattr(authentication, "_REFUSED", Often(10, 10.0))  # other tests of this process were refused too
     auth = TokenAuth(write_tokens(tmp_path / "tokens.toml", {"ada": {"admin": ["*"]}}))
     with penstock.open("memory:") as store, RunningServer(store, auth=auth) as server:
         with pytest.raises(Unauthenticated):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.errors import OutcomeUnknown, StorageFailed, Unavailable
 from penstock.files import RealFileSystem
 from penstock.format.batch import encode_single
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.store import Store
-from penstock.testing import FakeClock
+from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
 from penstock.volume.tickets import Append
 from penstock.volume.volume import Volume
@@ -304,3 +304,31 @@ def test_a_checkpoint_that_was_refused_is_due_again_without_another_change(tmp_p
         clock.advance(6)
         volume.maintain_once()
         assert volume.log("t").durable_end == 1
+
+
+@pytest.mark.parametrize("opening", ["write", "read"])
+def test_a_sync_that_fails_when_a_file_is_closed_to_make_room_stops_the_store(opening: str) -> None:
+    """I5: a failed sync is never passed over. The write that needed the room fails too; a read goes on."""
+    files = SimulatedFileSystem()
+    topic = TopicSettings(sync=SyncMode.OS, segment_bytes=64 * 1024)
+    volume = Volume.open("/store", settings=SETTINGS, files=files, clock=FakeClock(), background=False)
+    for name in ("old", "new"):
+        volume.create_topic(name, 1, topic)
+        volume.append(volume.log(name), encode_single(b"0"))
+    volume.checkpoint()
+    volume.bound_descriptors()
+    volume.log("new").let_go()
+    volume.append(volume.log("old"), encode_single(b"1"))
+    volume.open_files.descriptors_max = 0
+    files.fail("sync_data", 1, errno.EIO, path_contains="topics/old")
+    if opening == "write":
+        with pytest.raises(OutcomeUnknown):
+            volume.append(volume.log("new"), encode_single(b"1"))
+    else:
+        assert _values(volume.log("new")) == [b"0"]
+    files.clear_faults()
+    with pytest.raises(StorageFailed):
+        volume.append(volume.log("old"), encode_single(b"2"))
+    # The kernel has dropped what it could not write, and the next owner takes that for what it is.
+    with Volume.open("/store", settings=SETTINGS, files=files.kill(), clock=FakeClock(), background=False) as again:
+        assert _values(again.log("old")) == [b"0"]

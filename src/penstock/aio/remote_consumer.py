@@ -93,7 +93,10 @@ class AsyncRemoteConsumer(AsyncConsumer):
         """A call of one connection, which means nothing on another. Raises `ConnectionLost`."""
         self._check_open()
         given = {"consumer": self._remote._handle, **fields}
-        return (await self._calls.ask(call, given, resend=False, lost=ConnectionLost(_LOST), generation=generation)).fields
+        try:
+            return (await self._calls.ask(call, given, resend=False, lost=ConnectionLost(_LOST), generation=generation)).fields
+        except BadArgument as error:
+            raise self._remote.or_closed(error) from None
 
     def _tell(self, call: int, generation: int, **fields: Any) -> None:
         """The same for what needs no answer."""
@@ -161,9 +164,12 @@ class AsyncRemoteConsumer(AsyncConsumer):
                 self._tell(Call.RETURN, generation, tags=ranges_of([one.tag for one in delivered]))
 
         with self._remote.fetching(wait_s):
-            frame = await self._calls.ask(
-                Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation, unwanted=unwanted
-            )
+            try:
+                frame = await self._calls.ask(
+                    Call.FETCH, fields, resend=False, lost=ConnectionLost(_LOST), generation=generation, unwanted=unwanted
+                )
+            except BadArgument as error:
+                raise self._remote.or_closed(error) from None
         return self._remote.decode(frame, generation)
 
     # -- pushing ----------------------------------------------------------------------------------------------------

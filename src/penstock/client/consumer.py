@@ -230,10 +230,17 @@ class RemoteConsumer:
         handle, present = self._place()
         if generation is not None and generation != present:
             raise ConnectionLost(_LOST)
-        answer = self._connection.call(
-            call, {"consumer": handle, **fields}, resend=False, lost=ConnectionLost(_LOST), generation=present
-        )
+        try:
+            answer = self._connection.call(
+                call, {"consumer": handle, **fields}, resend=False, lost=ConnectionLost(_LOST), generation=present
+            )
+        except BadArgument as error:
+            raise self.or_closed(error) from None
         return answer.fields
+
+    def or_closed(self, error: BadArgument) -> PenstockError:
+        """*error*, or `Closed` if another thread closed the consumer meanwhile: the server does not know it any more then."""
+        return Closed(f"the consumer of {self.topic}") if self._closed and error.name == "consumer" else error
 
     def _call_if_there(self, call: int, **fields: Any) -> dict[str, Any] | None:
         """The same for what the end of a connection settles: None if it is gone, and no other one is made for this."""
@@ -326,6 +333,8 @@ class RemoteConsumer:
             )
             try:
                 frame = pending.result()
+            except BadArgument as error:
+                raise self.or_closed(error) from None
             except BaseException as error:
                 if not isinstance(error, PenstockError):
                     self._abandon(pending, handle, generation)

@@ -4,8 +4,12 @@ The files that the logs of a store have open: those not used for longest are clo
 Theory of operation
 -------------------
 Whatever opens a file asks for it through `BoundedFiles`, which counts. When there may be too many it looks how many the logs really have,
-and closes those of the logs that were not used for longest, down to three quarters. What is not durable is synced first: a failed sync is
-told to the file that wrote, and to no other one. This is per file, never per message, and costs nothing as long as there are few.
+and closes those of the logs that were not used for longest, down to three quarters. What is not durable is synced first: the kernel
+reports a failed sync to the descriptor that wrote, and to no other one. This is per file, never per message, and costs nothing as long as
+there are few.
+
+If such a sync fails, the store takes no more writes, as after any failed sync (`on_failed_sync`). The call that wanted the file fails too
+if it is a write; a read goes on.
 
 It happens in whatever thread opens a file, which may hold locks, so it waits for none of them: a log whose lock is taken, or that a
 commit cycle of another thread may be writing to, keeps its active file this time. The leader of a cycle needs no lock for what cycles
@@ -46,12 +50,14 @@ class OpenFiles:
         descriptors_max: how many descriptors they may have together.
         leader: the thread that leads a commit cycle, or that recovers the store, by its number; 0 if there is none.
         hold: holds commit cycles back without waiting, and says whether it does.
+        on_failed_sync: stops the store. Until it is set, as during recovery, every caller gets the error.
     """
 
     def __init__(self) -> None:
         self.descriptors_max = max(16, min(DESCRIPTORS_MAX, descriptors_max() // 4))
         self.leader = 0
         self.hold: Callable[[], AbstractContextManager[bool]] = lambda: contextlib.nullcontext(False)
+        self.on_failed_sync: Callable[[OSError], None] | None = None
         self._logs: dict[PartitionLog, None] = {}
         self._count = 0
         """How many there may be: those that were counted last, and all that were opened since."""
@@ -74,19 +80,20 @@ class OpenFiles:
 
     # -- when a file is opened --------------------------------------------------------------------------------------
 
-    def expect(self) -> None:
-        """One more is about to be opened, and maybe mapped."""
+    def expect(self, *, write: bool) -> None:
+        """One more is about to be opened, and maybe mapped. Raises `OSError`: a file that had to go could not be synced."""
         self._count += 1
         if self._count > self.descriptors_max:
-            self._make_room(self.descriptors_max, self.descriptors_max * 3 // 4)
+            self._make_room(self.descriptors_max, self.descriptors_max * 3 // 4, write=write)
 
-    def relieve(self) -> bool:
-        """The system refuses more: close many; whether any was."""
+    def relieve(self, *, write: bool) -> bool:
+        """The system refuses more: close many; whether any was. Raises what `expect` raises."""
         few = self.descriptors_max // 4
-        return self._make_room(few, few) > 0
+        return self._make_room(few, few, write=write) > 0
 
-    def _make_room(self, most: int, down_to: int) -> int:
+    def _make_room(self, most: int, down_to: int, *, write: bool) -> int:
         """Close files of logs, if they have more than *most* descriptors, until they have *down_to*; returns how many were closed."""
+        failure: OSError | None = None
         # The one lock that is waited for: who has it waits for none.
         with self._making_room:
             logs = list(self._logs)
@@ -98,13 +105,21 @@ class OpenFiles:
             with self._hold_cycles() as held:
                 for log in self._oldest_first(logs):
                     before = log.descriptors
-                    _let_go(log, held=held)
+                    try:
+                        _let_go(log, held=held)
+                    except OSError as error:  # what could not be synced stays open
+                        failure = error
                     closed += before - log.descriptors
-                    if total - closed <= down_to:
+                    if failure is not None or total - closed <= down_to:
                         break
             # Where they cannot be closed now it is tried again soon, and not for each.
             self._count = min(total - closed, self.descriptors_max * 7 // 8)
-            return closed
+        if failure is not None:
+            if self.on_failed_sync is not None:
+                self.on_failed_sync(failure)
+            if write or self.on_failed_sync is None:
+                raise failure
+        return closed
 
     @contextlib.contextmanager
     def _hold_cycles(self) -> Iterator[bool]:
@@ -152,18 +167,16 @@ class OpenFiles:
 
 
 def _let_go(log: PartitionLog, *, held: bool) -> None:
-    """Close what may be closed; *held* says that no cycle of another thread runs."""
-    # An error is told again to who syncs next: the segment keeps it. What could not be synced stays open.
-    with contextlib.suppress(OSError):
-        if log.always:
-            log.close_files(active=held)
-        elif log.lock.acquire(blocking=False):
-            try:
-                log.close_files(active=True)
-            finally:
-                log.lock.release()
-        else:
-            log.close_files(active=False)
+    """Close what may be closed; *held* says that no cycle of another thread runs. Raises `OSError`: a sync failed."""
+    if log.always:
+        log.close_files(active=held)
+    elif log.lock.acquire(blocking=False):
+        try:
+            log.close_files(active=True)
+        finally:
+            log.lock.release()
+    else:
+        log.close_files(active=False)
 
 
 class BoundedFiles:
@@ -178,31 +191,31 @@ class BoundedFiles:
 
     def open(self, path: str, *, write: bool = False) -> File:
         """See `FileSystem.open`."""
-        self._open_files.expect()
-        return self._try(lambda: self._files.open(path, write=write))
+        self._open_files.expect(write=write)
+        return self._try(lambda: self._files.open(path, write=write), write=write)
 
     def create(self, path: str) -> File:
         """See `FileSystem.create`."""
-        self._open_files.expect()
-        return self._try(lambda: self._files.create(path))
+        self._open_files.expect(write=True)
+        return self._try(lambda: self._files.create(path), write=True)
 
     def sync_directory(self, path: str) -> None:
         """See `FileSystem.sync_directory`: a folder is opened for it. One that could not be opened was not synced."""
-        self._try(lambda: self._files.sync_directory(path))
+        self._try(lambda: self._files.sync_directory(path), write=True)
 
     def list_directory(self, path: str) -> list[str]:
         """See `FileSystem.list_directory`."""
-        return self._try(lambda: self._files.list_directory(path))
+        return self._try(lambda: self._files.list_directory(path), write=False)
 
     def map_shared(self, path: str, length: int, *, write: bool) -> SharedMap:
         """See `FileSystem.map_shared`."""
-        return self._try(lambda: self._files.map_shared(path, length, write=write))
+        return self._try(lambda: self._files.map_shared(path, length, write=write), write=write)
 
-    def _try(self, opening: Callable[[], _Opened]) -> _Opened:
+    def _try(self, opening: Callable[[], _Opened], *, write: bool) -> _Opened:
         for _ in range(_TRIES):
             try:
                 return opening()
             except OSError as error:
-                if not is_out_of_descriptors(error) or not self._open_files.relieve():
+                if not is_out_of_descriptors(error) or not self._open_files.relieve(write=write):
                     raise
         return opening()

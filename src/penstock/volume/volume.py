@@ -333,6 +333,7 @@ class Volume:
         )
         self._committer = Committer(self._journal, cycle, self._clock, path, settings.frame_bytes, background=background)
         self.open_files.hold = self._committer.try_quiesce
+        self.open_files.on_failed_sync = self._fail
 
     def _start_journal(self, number: int) -> None:
         """

@@ -113,7 +113,7 @@ def test_a_store_goes_on_after_ctrl_c(what: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("what", ["publish", "publish_os", "publish_many", "ack", "transaction", "send"])
 def test_a_store_goes_on_after_much_ctrl_c(what: str, tmp_path: Path) -> None:
-    _hit(what, tmp_path, 200)
+    _hit(what, tmp_path, 1_000)
 
 
 def _hit(what: str, tmp_path: Path, wanted: int) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class QueuedOutlet:
     """An `Outlet` that hands batches to another one in a thread, in their order. Its producer calls it under a lock."""
 
+    is_quick = False
+
     def __init__(self, inner: RemoteOutlet) -> None:
         self._inner = inner
         self._queue = Deferred()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from typing import TYPE_CHECKING
+
+from penstock import threads as threading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

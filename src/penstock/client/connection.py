@@ -32,11 +32,11 @@ import logging
 import os
 import random
 import ssl
-import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from penstock import threads as threading
 from penstock.client.address import is_url
 from penstock.client.background import Deferred, Soon
 from penstock.client.bell import WOKEN, Bell

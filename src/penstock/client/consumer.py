@@ -71,7 +71,9 @@ class RemoteConsumer:
         self._closed = False
         self._paused = False
         self._ahead: deque[RemoteDelivery] = deque()
-        self._arrived = threading.Condition()
+        self._arrived = threading.RLock()
+        """What is entered, and not its condition: see penstock.threads."""
+        self._news = threading.Condition(self._arrived)
         self._waiters: list[Waiter] = []
         """Those who wait for pushes."""
         self.on_news: Callable[[], None] | None = None
@@ -199,7 +201,7 @@ class RemoteConsumer:
 
     def _tell_news(self) -> bool:
         """Wake those who wait for pushes, and say whether anybody does. Under the lock of `_arrived`."""
-        self._arrived.notify_all()
+        self._news.notify_all()
         if self.on_news is not None:
             self.on_news()
         waiters, self._waiters = self._waiters, []
@@ -285,7 +287,7 @@ class RemoteConsumer:
                 if left == 0:
                     return []
                 with self._arrived:
-                    self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
+                    self._news.wait(0.02)  # the connection comes back, or gives up, by itself
 
     def _wait_for_push(self, wait_s: float | None) -> None:
         self._send_acks()
@@ -697,7 +699,7 @@ class RemoteConsumer:
                 self._call(Call.COMMIT_POSITION, **fields)
             except ConnectionLost:
                 with self._arrived:
-                    self._arrived.wait(0.02)  # to commit twice is to commit once
+                    self._news.wait(0.02)  # to commit twice is to commit once
             else:
                 return
 
@@ -747,7 +749,7 @@ class RemoteConsumer:
                 found = self._call(Call.CONSUMER)
             except ConnectionLost:
                 with self._arrived:
-                    self._arrived.wait(0.02)  # the connection comes back, or gives up, by itself
+                    self._news.wait(0.02)  # the connection comes back, or gives up, by itself
             else:
                 return int(found["unfinished"]), int(found["held"])
 

@@ -222,6 +222,8 @@ class _Line:
 class RemoteOutlet:
     """Where a remote producer's batches go. Its producer calls it under a lock; answers come in whichever thread reads."""
 
+    is_quick = False
+
     def __init__(self, connection: Connection, topic: MessageEncoder, name: str | None) -> None:
         self._connection = connection
         self.topic = topic
@@ -233,12 +235,14 @@ class RemoteOutlet:
             identities = [whole(opened, "id")] * topic.partitions
             self._incarnation = whole(opened, "incarnation")
         self._lines = [_Line(identity) for identity in identities]
-        self._room = threading.Condition()
+        self._lock = threading.RLock()
+        """What is entered, and not the condition: see penstock.threads."""
+        self._room = threading.Condition(self._lock)
 
     def identity(self, partition: int) -> Identity:
         """See `Outlet`. Raises the error of a batch before it, as long as its fate hangs over those behind it."""
         line = self._lines[partition]
-        with self._room:
+        with self._lock:
             self._room.wait_for(lambda: line.on_the_way < ON_THE_WAY_MAX)
             if line.error is not None:
                 if line.on_the_way:
@@ -256,7 +260,7 @@ class RemoteOutlet:
         """See `Outlet`."""
         line, commitment = self._lines[partition], RemoteCommitment()
         batch.stamp(0, 0, 0, 0, 0, 0)
-        with self._room:
+        with self._lock:
             sequence = line.next
             line.next += 1
             line.on_the_way += 1
@@ -274,7 +278,7 @@ class RemoteOutlet:
         try:
             self._connection.begin(Call.PUBLISH, fields, [batch.data], callback=answered)
         except PenstockError:
-            with self._room:
+            with self._lock:
                 line.next -= 1
                 line.on_the_way -= 1
                 self._room.notify_all()
@@ -284,7 +288,7 @@ class RemoteOutlet:
     def _note(self, line: _Line, sequence: int, pending: Pending) -> PenstockError | None:
         """What an answer means for those behind it; returns the error for its own messages."""
         error = pending.error
-        with self._room:
+        with self._lock:
             line.on_the_way -= 1
             self._room.notify_all()
             if error is None:

@@ -81,7 +81,9 @@ class Queue:
             self._store.close()
             raise
         self._held: dict[int, deque[Delivery]] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """What is entered, and not the condition: see penstock.threads."""
+        self._changed = threading.Condition(self._lock)
         self._reserved = 0
 
     @property
@@ -123,7 +125,7 @@ class Queue:
             self._publish(items, chosen)
             return
         end = None if wait_s is None else time.monotonic() + wait_s
-        with self._changed:
+        with self._lock:
             while (size := self.qsize()) + self._reserved + len(items) > self.maxsize:
                 if self._reserved and size + len(items) <= self.maxsize:
                     # What is on its way to the disk may be counted twice, or may not come: that is known in a moment.
@@ -135,7 +137,7 @@ class Queue:
         try:
             self._publish(items, chosen)
         finally:
-            with self._changed:
+            with self._lock:
                 self._reserved -= len(items)
                 self._changed.notify_all()
 
@@ -179,7 +181,7 @@ class Queue:
         if not self._is_remote:
             message.__enter__()  # its lease goes on until it is done
         self._mine().append(message)
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
         value = message.value
         return b"" if value is None else value
@@ -194,18 +196,18 @@ class Queue:
     def task_done(self, count: int = 1) -> None:
         """The *count* items that this thread got first, and has not finished yet, are done."""
         self._consumer.ack(self._finish(count))
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def task_failed(self, reason: object = None, delay: float | None = None) -> None:
         """The item that this thread got first could not be handled: it comes again after a while, or becomes a dead letter."""
         self._consumer.nack(self._finish(1), reason=reason, delay=delay)
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def _finish(self, count: int) -> list[Delivery]:
         check_whole_number("count", count, 1, 1 << 31)
-        with self._changed:
+        with self._lock:
             # Its own first; a thread that got none finishes for another, as with queue.Queue.
             tables = [self._mine(), *list(self._held.values())]
             if sum(len(held) for held in self._held.values()) < count:
@@ -236,7 +238,7 @@ class Queue:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every item that was put is done; False if that took longer than *timeout* seconds."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        with self._lock:
             while self._consumer.backlog()[0]:
                 if not self._wait(end):
                     return False

@@ -109,7 +109,7 @@ class PartitionLog:
 
     # They are so many that without slots each log would have a table of their names of its own, where one is found more slowly.
     __slots__ = (
-        "_active", "_alone", "_arrival", "_closed", "_counted", "_end", "_epoch_noted", "_files", "_firsts", "_groups",
+        "_active", "_alone", "_arrival", "_arrival_lock", "_closed", "_counted", "_end", "_epoch_noted", "_files", "_firsts", "_groups",
         "_list_lock", "_listeners", "_load_lock", "_loaded", "_names_lock", "_names_made", "_names_synced", "_replaced",
         "_roll_position", "_rolls_by_count_or_age", "_sizes", "_tail", "_tail_position", "_ttl_us", "_unsynced", "_uses",
         "_waiting", "always", "batch_bytes_max", "cached_index", "coalesced_end", "committed_end", "deleted", "directory",
@@ -186,7 +186,8 @@ class PartitionLog:
         """Whether its topic is deleted: then nothing can be appended or read any more."""
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
-        self._arrival = threading.Condition(threading.Lock())
+        self._arrival_lock = threading.Lock()
+        self._arrival = threading.Condition(self._arrival_lock)
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.identity.topic}/{self.identity.partition} [{self.log_start}, {self.committed_end})>"
@@ -552,7 +553,7 @@ class PartitionLog:
 
     def _wake_readers(self) -> None:
         if self._waiting:
-            with self._arrival:
+            with self._arrival_lock:
                 self._arrival.notify_all()
         for listener in self._listeners:
             listener()
@@ -561,7 +562,7 @@ class PartitionLog:
         """Return True once *offset* is committed, False after *timeout* seconds; sleeps, never polls."""
         if self.committed_end > offset:
             return True
-        with self._arrival:
+        with self._arrival_lock:
             self._waiting += 1
             try:
                 return self._arrival.wait_for(lambda: self.committed_end > offset, timeout)

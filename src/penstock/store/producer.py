@@ -11,12 +11,14 @@ committed yet is bounded: `send` then waits, or raises, as the caller chose.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock import threads as threading
 from penstock.arguments import check_moment_us, check_one_of, check_seconds, check_wait, check_whole_number
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, ProducerFull, UsageError, WaitTimeout
 from penstock.format.batch_header import Producer as Identity
+from penstock.interrupts import Held
 from penstock.store.future import CallbackThread, Future, Promise, SentBatch
 from penstock.topics import publication
 from penstock.topics.options import Wishes, packing
@@ -92,7 +94,14 @@ class Commitment(Protocol):
 
 
 class Outlet(Protocol):
-    """Where a producer's batches go, in the order in which they are given."""
+    """
+    Where a producer's batches go, in the order in which they are given.
+
+    Attributes:
+        is_quick: `submit` never waits for long, so that signals may wait for it.
+    """
+
+    is_quick: bool
 
     @property
     def topic(self) -> MessageEncoder:
@@ -118,6 +127,8 @@ class Outlet(Protocol):
 
 class StoreOutlet:
     """To a topic of an open store."""
+
+    is_quick = True
 
     def __init__(self, topic: Topic, volume: Volume, producers: Producers, name: str | None) -> None:
         self.topic = topic
@@ -159,12 +170,14 @@ class StoreOutlet:
 class _OpenBatch:
     """What gathers for one partition."""
 
-    __slots__ = ("begun", "headers", "keys", "sent", "size", "times_us", "values", "wishes")
+    __slots__ = ("begun", "counted", "headers", "keys", "sent", "size", "times_us", "values", "wishes")
 
     def __init__(self, sent: SentBatch, begun: float) -> None:
         self.sent = sent
         self.begun = begun
         self.size = 0
+        self.counted = 0
+        """How many of its values the producer counts as pending: one fewer where a signal came in the middle of `send`."""
         self.values: list[bytes | None] = []
         self.keys: dict[int, bytes] = {}
         self.headers: dict[int, list[tuple[str, bytes]]] = {}
@@ -295,7 +308,9 @@ class Producer:
                     if batch.wishes is None:
                         batch.wishes = {}
                     batch.wishes[index] = wishes
+            # No call in between, so no signal gets in.
             batch.size += size
+            batch.counted += 1
             self._pending += 1
             future = Future(batch.sent, index)
             if on_done is not None:
@@ -316,13 +331,14 @@ class Producer:
 
     def _begin(self, number: int) -> _OpenBatch:
         sent = SentBatch(self._topic.name, number, self._flush_open, self._callbacks)
-        batch = self._open[number] = _OpenBatch(sent, threading.monotonic())
-        if self._background:
-            if self._timer is None:
-                self._timer = threading.Thread(target=self._send_lingering, name="penstock-producer", daemon=True)
-                self._timer.start()
-            if len(self._open) == 1:
-                self._timer_wake.set()
+        with Held():
+            batch = self._open[number] = _OpenBatch(sent, threading.monotonic())
+            if self._background:
+                if self._timer is None:
+                    self._timer = threading.Thread(target=self._send_lingering, name="penstock-producer", daemon=True)
+                    self._timer.start()
+                if len(self._open) == 1:
+                    self._timer_wake.set()
         return batch
 
     def _commit(self, number: int) -> None:
@@ -333,29 +349,34 @@ class Producer:
             # If Ctrl-C comes the batch is still open, and goes when the next one wants it to.
             encoded = self._encode(batch, count, self._outlet.identity(number))
         except Exception as error:  # noqa: BLE001 - as out of memory: whatever it is, its futures are told, and the next batch goes on
-            self._take_out(number)
-            told = error if isinstance(error, PenstockError) else UsageError(f"the batch cannot be encoded: {error!r}")
-            self._fail(batch, count, told)
+            with Held():
+                self._take_out(number)
+                told = error if isinstance(error, PenstockError) else UsageError(f"the batch cannot be encoded: {error!r}")
+                self._fail(batch, told)
             return
-        self._take_out(number)
-        try:
-            first, ticket = self._outlet.submit(number, encoded)
-        except BaseException as error:
-            told = error if isinstance(error, PenstockError) else OutcomeUnknown("the batch", repr(error))
-            self._fail(batch, count, told)
-            if isinstance(error, Exception):
-                return
-            raise
+        # Once it is not open any more, its futures must be told whatever comes.
+        with Held() if self._outlet.is_quick else contextlib.nullcontext():
+            self._take_out(number)
+            try:
+                self._hand_over(number, batch, encoded)
+            except BaseException as error:
+                told = error if isinstance(error, PenstockError) else OutcomeUnknown("the batch", repr(error))
+                self._fail(batch, told)
+                if not isinstance(error, Exception):
+                    raise
+
+    def _hand_over(self, number: int, batch: _OpenBatch, encoded: EncodedBatch) -> None:
+        first, ticket = self._outlet.submit(number, encoded)
         if ticket is None:
             assert first is not None
-            self._pending -= count
+            self._pending -= batch.counted
             if self._room._waiters:  # type: ignore[attr-defined]  # noqa: SLF001 - notify costs a microsecond
                 self._room.notify_all()
-            self._outlet.note_published(count)
+            self._outlet.note_published(len(batch.values))
             batch.sent.finish(first, None)
             return
         self._on_the_way[batch.sent] = None
-        ticket.on_done(lambda done: self._committed(batch, count, done))
+        ticket.on_done(lambda done: self._committed(batch, done))
 
     def _take_out(self, number: int) -> None:
         """The batch of a partition takes no more messages."""
@@ -364,8 +385,11 @@ class Producer:
             # Messages without a key stay together in a batch, and batches take turns.
             self._sticky = (self._sticky + 1) % self._partitions
 
-    def _fail(self, batch: _OpenBatch, count: int, error: PenstockError) -> None:
-        self._pending -= count
+    def _fail(self, batch: _OpenBatch, error: PenstockError) -> None:
+        if batch.sent.done:
+            return
+        self._on_the_way.pop(batch.sent, None)
+        self._pending -= batch.counted
         self._room.notify_all()
         batch.sent.finish(-1, error)
 
@@ -390,13 +414,15 @@ class Producer:
             producer=identity,
         )
 
-    def _committed(self, batch: _OpenBatch, count: int, ticket: Commitment) -> None:
+    def _committed(self, batch: _OpenBatch, ticket: Commitment) -> None:
         """In the committing thread."""
         first = ticket.first_offset
         if ticket.error is None:
-            self._outlet.note_published(count)
+            self._outlet.note_published(len(batch.values))
         with self._lock:
-            self._pending -= count
+            if batch.sent.done:
+                return  # Ctrl-C came when it had just been handed over, and its futures were told so
+            self._pending -= batch.counted
             self._room.notify_all()
         batch.sent.finish(-1 if first is None else first, ticket.error)
         with self._lock:

@@ -252,6 +252,28 @@ def stopping(server: Running, seconds: float) -> threading.Thread:
     return thread
 
 
+def test_a_stream_answers_the_request_that_finishes_its_last_message_before_it_ends(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is held as soon as the ack is taken in; that it is durable, and the answer, come later."""
+    stream, found = held(server, 3)
+    stopped = stopping(server, 20)
+    assert stream.next().closing.reason == "the server is stopping"
+    flush, flushing = server.store.flush, threading.Event()
+
+    def flush_late() -> None:
+        flushing.set()
+        until(lambda: server.listener.service.is_stopping)
+        time.sleep(0.3)  # the stream looks again meanwhile
+        flush()
+
+    monkeypatch.setattr(server.store, "flush", flush_late)
+    assert stream.ack(*found, durable=True) == 0
+    assert flushing.is_set()
+    stopped.join(PATIENCE)
+    assert not stopped.is_alive()
+
+
 def test_stopping_lets_consumers_finish_what_they_hold(server: Running) -> None:
     stream, found = held(server, 3)
     stream.send(credit=100)

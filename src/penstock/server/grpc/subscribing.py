@@ -110,6 +110,7 @@ class SubscribeStream(Subscription):
         self._table = asyncio.Lock()
         self._busy = threading.Lock()
         self._writing = 0
+        self._answering = False
         self._fetching: asyncio.Task[None] | None = None
         self._most = FIRST_MESSAGES
         self._tag_seen = -1
@@ -170,7 +171,8 @@ class SubscribeStream(Subscription):
         await self._stop_pushing(pusher)
         await self._write(pb.SubscribeResponse(closing=pb.Closing(reason="the server is stopping")))
         service = self._call.service
-        while self.in_flight and not reader.done() and not service.is_stopping:  # noqa: ASYNC110
+        # A request that finishes the last message is still to be answered.
+        while (self._answering or (self.in_flight and not service.is_stopping)) and not reader.done():  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _stop_pushing(self, pusher: asyncio.Task[None]) -> None:
@@ -335,7 +337,9 @@ class SubscribeStream(Subscription):
     async def _read_along(self, first: pb.SubscribeRequest) -> None:
         call, request = self._call, first
         while True:
+            self._answering = True
             await self._handle(request)
+            self._answering = False
             data = await call.context.read()
             if data is EOF:
                 return

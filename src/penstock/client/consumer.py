@@ -419,10 +419,10 @@ class RemoteConsumer:
     # -- pushing ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[RemoteDelivery]:
-        ahead = self._ahead
+        ahead, monotonic = self._ahead, time.monotonic
         while True:
             if ahead and self._streams:
-                now = time.monotonic()
+                now = monotonic()
                 if now > self._sure_until:
                     with contextlib.suppress(Closed):
                         self._make_sure()
@@ -430,8 +430,7 @@ class RemoteConsumer:
                     message = ahead.popleft()
                 except IndexError:
                     continue  # another thread iterates too, or it was taken back
-                if self._fresh_s:
-                    message.fresh_until = now + self._fresh_s
+                message.fresh_until = now + self._fresh_s  # where that is 0 it is over at once
                 if (len(ahead) + self._credit) * 2 <= self._window:
                     with contextlib.suppress(Closed):
                         self._refill()
@@ -548,7 +547,8 @@ class RemoteConsumer:
 
     def _ack_later(self, message: RemoteDelivery) -> bool:
         """Ack it without waiting for the answer; False if it should be waited for."""
-        if not message.fresh_until or time.monotonic() > message.fresh_until or self._closed:
+        fresh_until = message.fresh_until
+        if not fresh_until or time.monotonic() >= fresh_until or self._closed:
             return False
         message.fresh_until = 0.0  # whoever finishes it once more is told at once
         with self._arrived:

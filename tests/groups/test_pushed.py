@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import LeaseExpired
-from penstock.groups.push_window import FIRST
+from penstock.groups.push_window import FIRST, FIRST_ALONE
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
 if TYPE_CHECKING:
@@ -225,6 +225,69 @@ def test_an_idle_member_gets_half_of_what_waits_with_a_busy_client() -> None:
     assert _stats(sim).delivered == 9
 
 
+def test_a_client_that_does_not_answer_keeps_no_other_from_being_asked() -> None:
+    """It stands still, say, and has the most."""
+    sim = _sim(12)
+    still = Client(sim)
+    still.push(8)
+    busy = Client(sim)
+    while busy.push():
+        pass
+    idle = Client(sim)
+    sim.clock.advance(0.1)
+    assert idle.push() == []
+    assert (still.asked, busy.asked) == ([4], [])
+    sim.clock.advance(1)
+    assert idle.push() == []
+    assert (still.asked, busy.asked) == ([4], [2])
+    busy.beat()
+    idle.beat()
+    sim.clock.advance(LEASE - 0.5)
+    assert offsets(idle.push()) == [*range(8)], "it was silent, and what waited there went back"
+
+
+def test_a_client_that_sends_heartbeats_and_answers_nothing_loses_what_waits_there() -> None:
+    """It does not read what it is sent. It is given messages again when it does something, and nothing is charged."""
+    sim = _sim(6)
+    deaf = Client(sim)
+    held = deaf.push()
+    idle = Client(sim)
+    sim.clock.advance(0.1)
+    assert idle.push() == []
+    for _ in range(4):
+        sim.clock.advance(LEASE / 3)
+        deaf.beat()
+        idle.beat()
+    taken = idle.push()
+    assert offsets(taken) == deaf.lost == [0, 1, 2, 3, 4, 5]
+    idle.consumer._group.give_back_all(reversed(taken))
+    deaf.beat()
+    assert deaf.push() == []
+    with pytest.raises(LeaseExpired):
+        deaf.consumer.ack(held[0])
+    deaf.act()
+    assert {message.attempt for message in deaf.push()} == {1}
+    assert (_stats(sim).expired_leases, _stats(sim).dead_lettered) == (0, 0)
+
+
+def test_a_client_that_acts_may_answer_late() -> None:
+    """What it is sent is on a long way, and it works on what has arrived."""
+    sim = _sim(8)
+    slow = Client(sim)
+    held = slow.push()
+    idle = Client(sim)
+    sim.clock.advance(0.1)
+    assert idle.push() == []
+    for _ in range(4):
+        sim.clock.advance(LEASE * 0.6)
+        slow.act()
+        slow.consumer.ack(held.pop(0))
+        assert idle.push() == []
+    assert slow.asked == [4]
+    slow.group.recalled(slow.member, reversed(held[2:]), spent=False)
+    assert len(idle.push()) == 2
+
+
 def test_a_client_that_has_begun_all_is_not_asked_again() -> None:
     """Before it is pushed something new."""
     sim = _sim(2)
@@ -303,6 +366,32 @@ def test_a_client_that_cannot_be_asked_back_is_pushed_little_ahead() -> None:
         most = max(most, len(held))
     assert 40 <= most <= 60
     other.close()
+
+
+def test_a_client_that_does_not_say_how_much_it_wants_is_pushed_little_ahead_also_while_it_is_alone() -> None:
+    """The next consumer may come at any moment, and cannot have what waits there."""
+    sim = _sim(1_000)
+    slow = Client(sim, beats=False, recalls=False, prefetch=100)
+    slow.group.watch(slow.member, slow, window_always=True)
+    held = slow.push()
+    assert len(held) == FIRST_ALONE
+    for _ in range(FIRST_ALONE):
+        sim.clock.advance(0.3)
+        slow.consumer.ack(held.pop(0))
+        held += slow.push()
+    assert len(held) == 2, "one that it works on, and what it finishes in half a second"
+    while held:
+        slow.consumer.ack(held.pop(0))
+    quick = Client(sim, beats=False, recalls=False, prefetch=100)
+    slow.consumer.close()
+    quick.group.watch(quick.member, quick, window_always=True)
+    held, most = quick.push(), 0
+    for _ in range(300):
+        sim.clock.advance(0.001)
+        quick.consumer.ack(held.pop(0))
+        held += quick.push()
+        most = max(most, len(held))
+    assert most == 100
 
 
 def test_a_message_goes_to_whoever_has_least_in_flight() -> None:

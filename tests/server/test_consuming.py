@@ -386,6 +386,13 @@ class Stream:
 PATH = "/v1/topics/t/groups/g/stream"
 
 
+def end(server: Running, *streams: Stream) -> None:
+    """The server stops, and with it the streams."""
+    server.call(server.listener.stop(30))
+    for stream in streams:
+        stream.join()
+
+
 def test_a_stream_sends_what_is_there_and_what_comes(filled: Running, http: httpx.Client) -> None:
     stream = Stream(http, PATH + "?seconds=30")
     until(lambda: len(stream.messages()) == 3)
@@ -408,6 +415,73 @@ def test_a_stream_sends_no_more_than_may_be_in_flight(filled: Running, http: htt
         until(lambda: len(stream.messages()) == 3)
     filled.call(filled.listener.stop(30))
     stream.join()
+
+
+def test_leases_of_a_stream_run_when_its_client_is_at_the_message() -> None:
+    """With a lease of its own too: what waits behind is not charged, however long that takes."""
+    clock = FakeClock()
+    with running(store_clock=clock) as server:
+        server.store.sync.publish_many("t", [b"0", b"1", b"2", b"3"])
+        stream = Stream(server.client(), PATH + "?lease=5&in_flight=3")
+        until(lambda: len(stream.messages()) == 3)
+        with server.client() as other:
+            for number in range(3):
+                for _ in range(3):
+                    clock.advance(4)
+                    assert finish(other, "extend", stream.messages()[number]["receipt"], lease=5).status_code == 200
+                assert finish(other, "ack", stream.messages()[number]["receipt"]).status_code == 200
+                until(lambda: len(stream.messages()) == 4)
+            assert group(server).expired_leases == 0
+            clock.advance(6)  # and not the 30 s of the group
+            until(lambda: group(server).expired_leases == 1)
+        end(server, stream)
+
+
+def test_receipts_of_a_stream_are_good_as_long_as_their_messages_wait() -> None:
+    """A client that is slow comes to the last of them after many leases."""
+    clock = FakeClock()
+    with running(clock=clock) as server:
+        server.store.sync.publish_many("t", [b"0", b"1"])
+        stream = Stream(server.client(), PATH)
+        until(lambda: len(stream.messages()) == 2)
+        clock.advance(1_000)
+        server.call(server.listener.context.consumers.sweep())
+        with server.client() as other:
+            for message in stream.messages():
+                assert finish(other, "ack", message["receipt"]).status_code == 200
+        assert group(server).lag == 0
+        end(server, stream)
+
+
+def test_a_stream_whose_client_stood_still_goes_on_however_long_that_was() -> None:
+    """A late receipt is the sign that it is there again."""
+    clock, store_clock = FakeClock(), FakeClock()
+    with running(clock=clock, store_clock=store_clock) as server:
+        server.store.sync.publish_many("t", [b"0", b"1", b"2"])
+        stream = Stream(server.client(), PATH + "?in_flight=2")
+        until(lambda: len(stream.messages()) == 2)
+        store_clock.advance(31)
+        until(lambda: group(server).in_flight == 0)
+        clock.advance(1_000)
+        server.call(server.listener.context.consumers.sweep())
+        with server.client() as other:
+            assert finish(other, "ack", stream.messages()[0]["receipt"]).status_code == 409
+            until(lambda: len(stream.messages()) == 4)
+            assert [message["attempt"] for message in stream.messages()] == [1, 1, 1, 1]
+        end(server, stream)
+
+
+def test_a_stream_says_how_many_messages_its_client_handles_at_once(server: Running) -> None:
+    """It gets so many, also where there are others; one that does not say it is sent what it finishes in a while."""
+    server.store.sync.publish_many("t", [b"x"] * 100)
+    other = server.store.sync.subscribe("t", "g")
+    gathering = Stream(server.client(), PATH + "?concurrency=20")
+    until(lambda: len(gathering.messages()) >= 20)
+    plain = Stream(server.client(), PATH)
+    until(lambda: len(plain.messages()) == 2)
+    assert len(gathering.messages()) == 21
+    other.close()
+    end(server, gathering, plain)
 
 
 def test_when_a_stream_ends_what_was_not_finished_is_ready_at_once_and_uncounted(filled: Running, http: httpx.Client) -> None:

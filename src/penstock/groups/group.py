@@ -77,6 +77,8 @@ _OF_USERS = frozenset([ops.SOUGHT, ops.COMMITTED])
 """Operations by which a group is used without a member."""
 RECALL_AFTER_S = 0.02
 """A pushed message waits so long at a busy client before an idle one may have it: most are begun long before."""
+RECALL_ANSWER_S = 0.5
+"""A client that has not answered for so long keeps no other from being asked."""
 CAREFUL_LEASES = 1_000
 """After the store was not closed in order, so many leases are durable before anything of them is handed out: whatever killed the last
 process may be among what comes first, and may do so again before the lease would have been noted."""
@@ -321,8 +323,9 @@ class Group:
                 if not member.paused and not member.suspended:
                     deadline = now + self._lease_s
                     if pushed:
-                        if member.window is not None and len(book.members) > 1:
-                            count = min(count, member.window.size - member.in_flight)
+                        window = member.window
+                        if window is not None and (window.always or len(book.members) > 1):
+                            count = min(count, window.room(member.in_flight, alone=len(book.members) == 1))
                         if not member.waiting:
                             member.silent_at = now + member.patience_s
                         elif self._must_leave_it(member):
@@ -408,22 +411,36 @@ class Group:
         if not member.is_hungry or self._book.ordered:
             return
         holder: Member | None = None
-        asked = 0
+        asked, again = 0, math.inf
         for one in self._book.members.values():
-            asked += one.is_recalled
+            if one.is_recalled:
+                answer_at = one.recalled_at + RECALL_ANSWER_S
+                if now < answer_at:
+                    asked += 1
+                    again = min(again, answer_at)
+                continue
             client = one.client
             if client is None or not client.recalls or not one.waiting or one is member:
                 continue
-            if not one.is_recalled and not one.is_spent and (holder is None or len(one.waiting) > len(holder.waiting)):
+            if not one.is_spent and (holder is None or len(one.waiting) > len(holder.waiting)):
                 holder = one
-        if holder is None or holder.client is None or asked > len(self._waiters.hungry(member)):
-            return  # one for each that is idle
+        if holder is None or holder.client is None:
+            return
+        if asked > len(self._waiters.hungry(member)):
+            # One for each that is idle. If that one does not answer, the next is asked.
+            if again < self._look_at:
+                self._look_again(again)
+            return
         may_at = next(iter(holder.waiting.values()))._deadline - self._lease_s + RECALL_AFTER_S  # noqa: SLF001
         if now < may_at:
             if may_at < self._look_at:
                 self._look_again(may_at)
             return
         holder.is_recalled = True
+        holder.recalled_at = now
+        self._book.deadline = min(self._book.deadline, holder.answer_by)
+        if self._book.deadline < self._look_at:
+            self._look_again(self._book.deadline)
         holder.client.recall(-(-len(holder.waiting) // 2))
 
     def recalled(self, member: Member, deliveries: Iterable[Delivery], *, spent: bool) -> None:
@@ -517,7 +534,7 @@ class Group:
                     late = () if self._settling.ack_one(deliveries[0]) else deliveries
                 else:
                     late = self._settling.ack_many(deliveries)
-                if deliveries and len(self._book.members) > 1:
+                if deliveries and (len(self._book.members) > 1 or deliveries[0]._lot.member.window is not None):  # noqa: SLF001
                     self._has_finished(deliveries, now)
             self._journal.wake()
             if self._moves.planned:
@@ -531,10 +548,10 @@ class Group:
             raise
 
     def _has_finished(self, deliveries: Sequence[Delivery], now: float) -> None:
-        """Of several members, one has finished something: perhaps it was all it had, or it may be pushed more."""
+        """A member has finished something: perhaps it was all it had, or it may be pushed more."""
         member = deliveries[0]._lot.member  # noqa: SLF001
         if member.window is not None:
-            member.window.finished(len(deliveries), now, member.in_flight)
+            member.window.finished(len(deliveries), now, member.in_flight, alone=len(self._book.members) == 1)
         if self._waiters:
             self._recall_for(member, now)
 
@@ -616,13 +633,21 @@ class Group:
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
-    def watch(self, member: Member, client: Client) -> None:
-        """From now on *member* is that of a *client* somewhere else, which may fall silent."""
+    def watch(self, member: Member, client: Client, *, lease_s: float | None = None, window_always: bool = False) -> None:
+        """
+        From now on *member* is that of a *client* somewhere else, which may fall silent.
+
+        *lease_s*: how long the leases of what is pushed to it are, if not as the group's. *window_always*: see `PushWindow`.
+        """
         with self.lock:
             member.client = client
-            member.window = None if client.recalls or client.beats else PushWindow(member.concurrency)
-            member.patience_s = self._lease_s
-            member.silent_at = member.idle_at = self._clock.monotonic() + self._lease_s
+            member.window = None if client.recalls or client.beats else PushWindow(member.concurrency, always=window_always)
+            member.lease_s = lease_s
+            member.patience_s = self._lease_of(member)
+            member.silent_at = member.idle_at = self._clock.monotonic() + member.patience_s
+
+    def _lease_of(self, member: Member) -> float:
+        return self._lease_s if member.lease_s is None else member.lease_s
 
     def heard(self, member: Member, *, acting: bool = True) -> None:
         """
@@ -631,7 +656,7 @@ class Group:
         Who let a lease end is alive perhaps, and hangs: only who acts is given messages again.
         """
         if member.client is not None and not member.client.beats:
-            member.patience_s = self._lease_s  # it need not be told
+            member.patience_s = self._lease_of(member)  # it need not be told
         member.silent_at = self._clock.monotonic() + member.patience_s
         if acting:
             member.idle_at = member.silent_at
@@ -670,7 +695,7 @@ class Group:
             with self.lock:
                 known = self._book.deadline
                 if deliveries is None:
-                    self._settling.begin_turns(member, now, self._lease_s)
+                    self._settling.begin_turns(member, now + self._lease_of(member))
                 else:
                     for delivery in deliveries:
                         if member.waiting.get(key_of(delivery)) is delivery and delivery._running is False:  # noqa: SLF001

@@ -70,8 +70,9 @@ class Member:
 
     __slots__ = (
         "ahead", "asks", "buffered", "client", "closed", "concurrency", "cursors", "evicted", "extended", "group", "hand", "handed",
-        "held_bytes", "identity", "idle_at", "is_recalled", "is_spent", "lots", "name", "on_evicted", "origin", "passing", "patience_s",
-        "paused", "prefetch", "prefetch_bytes", "rota", "silent_at", "since_us", "starved", "suspended", "took", "waiting", "window",
+        "held_bytes", "identity", "idle_at", "is_recalled", "is_spent", "lease_s", "lots", "name", "on_evicted", "origin", "passing",
+        "patience_s", "paused", "prefetch", "prefetch_bytes", "recalled_at", "rota", "silent_at", "since_us", "starved", "suspended",
+        "took", "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, group: Group, identity: int, prefetch: int, prefetch_bytes: int, concurrency: int, hand: Hand) -> None:
@@ -106,6 +107,8 @@ class Member:
         """None: the user is in this process, and alive as long as it is."""
         self.window: PushWindow | None = None
         """How far ahead its client is pushed, if it cannot be asked to give messages back."""
+        self.lease_s: float | None = None
+        """How long leases of what its client is pushed are, if not as the group's."""
         self.patience_s = 0.0
         """For how long its client may be silent: the lease that it knows of."""
         self.silent_at = math.inf
@@ -118,6 +121,8 @@ class Member:
         """How it asked when it last got nothing: `FETCHES` or `PUSHES`; empty if it got something."""
         self.is_recalled = False
         """Whether its client was asked to give messages back, and has not answered."""
+        self.recalled_at = 0.0
+        """When that was."""
         self.is_spent = False
         """Whether its client has given back all that it could, and was pushed nothing since."""
         self.cursors: list[Cursor] = []
@@ -140,6 +145,11 @@ class Member:
     def in_hand(self) -> int:
         """Those of them whose lease runs."""
         return len(self.handed) + len(self.extended)
+
+    @property
+    def answer_by(self) -> float:
+        """When its client must have answered a recall, or done something else: it may send heartbeats, and read nothing."""
+        return max(self.recalled_at + self.patience_s, self.idle_at) if self.is_recalled else math.inf
 
     @property
     def is_hungry(self) -> bool:

@@ -238,6 +238,9 @@ class Settling:
         for member in list(book.members.values()):
             if member.waiting and member.silent_at <= now:
                 suspended |= self._suspend(member, SILENT)
+            elif member.waiting and member.answer_by <= now:
+                # It sends heartbeats, and reads nothing: only who acts is given messages again.
+                suspended |= self._suspend(member, LATE)
             ended = []
             for delivery in member.handed.values():
                 if delivery._deadline > now:  # noqa: SLF001
@@ -272,7 +275,7 @@ class Settling:
             for delivery in member.extended.values():
                 earliest = min(earliest, delivery._deadline)  # noqa: SLF001
             if member.waiting:
-                earliest = min(earliest, member.silent_at)
+                earliest = min(earliest, member.silent_at, member.answer_by)
         if suspended and book.ordered:
             book.rebalance()
         book.hand_over_all_idle()
@@ -283,15 +286,16 @@ class Settling:
         if member.suspended and not member.waiting:
             return False
         member.suspended = why
+        member.is_recalled = False
         self._book.return_waiting(member)
         self._book.return_lots(member)
         self._book.waiters.wake_all()
         return True
 
-    def begin_turns(self, member: Member, now: float, lease_s: float) -> None:
-        """The leases of the oldest messages that wait with its client run, as many as it handles at once."""
+    def begin_turns(self, member: Member, deadline: float) -> None:
+        """The leases of the oldest messages that wait with its client run to *deadline*, as many as it handles at once."""
         while member.waiting and member.in_hand < member.concurrency:
-            self.renew(next(iter(member.waiting.values())), now + lease_s, own_length=False)
+            self.renew(next(iter(member.waiting.values())), deadline, own_length=member.lease_s is not None)
 
     # -- transactions -----------------------------------------------------------------------------------------------
 

@@ -41,6 +41,10 @@ _log = logging.getLogger("penstock")
 SWEEP_S = 1.0
 KEPT_AFTER_LEASE_S = 60.0
 """A receipt is remembered a little longer than its lease: the group, not this table, says when a lease has ended."""
+STREAM_MESSAGES = 100
+"""How many messages a stream may send ahead at most, if its client does not say it."""
+STREAM_RECEIPTS = 1_000
+"""So many receipts of a stream are remembered as long as it lasts."""
 STREAM_BYTES_MAX = 1024 * 1024
 """About how much a stream may hold: a client that does not read costs no more. One message always fits."""
 _RECEIPT = struct.Struct(">Q16s")
@@ -171,12 +175,20 @@ class Consumers:
         _hear(client.consumer)
         return client
 
-    async def open_stream(self, place: Place, in_flight_max: int, peer: str = "") -> ClientConsumer:
-        """A consumer for one stream; close it by `close`."""
+    async def open_stream(
+        self, place: Place, in_flight_max: int | None, concurrency: int, lease_s: float | None, peer: str = ""
+    ) -> ClientConsumer:
+        """
+        A consumer for one stream; close it by `close`.
+
+        Without *in_flight_max* what its client finishes in a while is sent ahead. A lease, of *lease_s*, runs when the client is at its
+        message.
+        """
         self._check_room()
-        client = await self._open(
-            place, in_flight_max, min(STREAM_BYTES_MAX, self._settings.in_flight_bytes_max), create=True, peer=peer
-        )
+        most, bytes_max = in_flight_max or STREAM_MESSAGES, min(STREAM_BYTES_MAX, self._settings.in_flight_bytes_max)
+        client = await self._open(place, max(most, concurrency), bytes_max, create=True, peer=peer, concurrency=concurrency)
+        member = client.consumer.sync._member  # noqa: SLF001
+        member.group.watch(member, _ELSEWHERE, lease_s=lease_s, window_always=in_flight_max is None)
         # What a stream sends waits for its turn at the client.
         client.consumer._pushed = True  # noqa: SLF001
         self._streams.add(client)
@@ -186,10 +198,12 @@ class Consumers:
         if self.open >= self._settings.consumers_max:
             raise Unavailable("the server has as many consumers as it may; nothing was changed, try again later")
 
-    async def _open(self, place: Place, in_flight_max: int, bytes_max: int, *, create: bool, peer: str) -> ClientConsumer:
+    async def _open(
+        self, place: Place, in_flight_max: int, bytes_max: int, *, create: bool, peer: str, concurrency: int = 1
+    ) -> ClientConsumer:
         consumer = await self._store.subscribe(
             place.topic, place.group, prefetch=in_flight_max, prefetch_bytes=bytes_max, name=place.consumer or None,
-            create=None if create else False,
+            concurrency=concurrency, create=None if create else False,
         )  # fmt: skip
         # It may hold much and asks for little at a time. What is leased when a server dies is suspected of its death, and comes one by one.
         member = consumer.sync._member  # noqa: SLF001
@@ -242,12 +256,13 @@ class Consumers:
         """
         Each of them with its receipt, but for those whose lease has ended already.
 
-        With *lease_s* they are kept so long, instead of the group's lease.
+        With *lease_s* they are kept so long, instead of the group's lease. What a stream sends waits for its turn without a lease.
         """
         until = self._until(client, lease_s)
+        waits = client in self._streams
         handed = []
         for delivery in deliveries:
-            if lease_s is not None:
+            if lease_s is not None and not waits:
                 try:
                     delivery._delivery.extend(lease_s)  # noqa: SLF001 - awaiting it would let others in between
                 except LeaseExpired:
@@ -257,6 +272,10 @@ class Consumers:
             client.held.add(number)
             handed.append((delivery, base64.urlsafe_b64encode(_RECEIPT.pack(number, secret)).decode()))
         return handed
+
+    def holds_any(self, client: ClientConsumer) -> bool:
+        """Whether it was given messages that it may still finish."""
+        return any(is_valid(self._receipts[number].delivery._delivery) for number in client.held)  # noqa: SLF001
 
     def find(self, place: Place, receipt: str) -> tuple[int, AsyncDelivery] | None:
         """The delivery of a receipt, and its number; None if it is not one of this topic, group and principal."""
@@ -308,10 +327,19 @@ class Consumers:
                 _log.warning("consumers of HTTP clients could not be closed, trying again: %s", error)
 
     async def sweep(self) -> None:
-        """Forget receipts whose leases have ended long ago, and close consumers that hold nothing and do not ask."""
+        """
+        Forget receipts whose leases have ended long ago, and close consumers that hold nothing and do not ask.
+
+        What a stream has sent may wait for its turn much longer than a lease. And a receipt, though it is late, is the only sign that the
+        client of a stream is there: one that was suspended because it stood still would else never be heard again.
+        """
         now = self._clock.monotonic()
-        for number in [number for number, held in self._receipts.items() if held.until <= now]:
-            self._forget(number)
+        for number, held in list(self._receipts.items()):
+            is_over = held.until <= now
+            if is_over and held.client in self._streams:
+                is_over = len(held.client.held) > STREAM_RECEIPTS and not is_valid(held.delivery._delivery)  # noqa: SLF001
+            if is_over:
+                self._forget(number)
         idle = now - self._settings.consumer_idle_s
         for client in self._ready():
             if client.waiting or client.last_used > idle:

@@ -293,7 +293,15 @@ async def extend(call: Call) -> Response:
     while_draining=False,
     head=False,
     parameters=(
-        Parameter("in_flight", schemas.whole(1, 1_000, "messages that may be sent and not finished"), 100),
+        Parameter(
+            "in_flight",
+            schemas.whole(
+                1,
+                1_000,
+                "messages that may be sent and not finished; default: what the client finishes in a while, 100 at most",
+            ),
+        ),
+        Parameter("concurrency", schemas.whole(1, 1_000, "messages that the client handles at once"), 1),
         Parameter("seconds", schemas.seconds(0, 86_400, "how long, at most the server's stream_max_s"), 86_400.0),
         Parameter("lease", _LEASE),
         BASE64,
@@ -310,7 +318,10 @@ async def stream(call: Call) -> Response:
     check_may_make_group(call)
     with contextlib.ExitStack() as stack:
         stack.enter_context(call.context.may_wait())
-        client = await call.context.consumers.open_stream(_place(call), call.query["in_flight"], call.peer)
+        query = call.query
+        client = await call.context.consumers.open_stream(
+            _place(call), query["in_flight"], query["concurrency"], query["lease"], call.peer
+        )
         return EventStream(call, client, stack.pop_all())
 
 
@@ -339,13 +350,14 @@ class EventStream(Response):
     async def _messages(self, send: Send) -> bytes:
         """Send messages; returns the last event."""
         call, context, loop = self._call, self._call.context, asyncio.get_running_loop()
+        most = self._client.consumer.sync._member.prefetch  # noqa: SLF001
         end = loop.time() + min(call.query["seconds"], context.settings.stream_max_s)
         heartbeat = 0.0
         while not context.stopping.is_set() and not context.draining and loop.time() < end:
             try:
                 call.principal.require("consume", call.topic)
                 found = await context.unless_gone(
-                    self._client.consumer.get_many(call.query["in_flight"], min(LOOK_S, max(0.0, end - loop.time()))),
+                    self._client.consumer.get_many(most, min(LOOK_S, max(0.0, end - loop.time()))),
                     call.stream,
                     give_back,
                 )
@@ -367,7 +379,7 @@ class EventStream(Response):
             return
         gone = asyncio.ensure_future(self._call.stream.gone())
         try:
-            while self._client.held and not context.ending.is_set() and not gone.done():
+            while context.consumers.holds_any(self._client) and not context.ending.is_set() and not gone.done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FINISH_LOOK_S):
                         await context.ending.wait()

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from typing import Self
 
 UP, DOWN = "up", "down"
@@ -25,6 +26,7 @@ class Proxy:
         self._refuses = False
         self.closed = False
         self._holds: set[str] = set()
+        self._paces: dict[str, tuple[int, float]] = {}
         self._budget: tuple[str, int, bool] | None = None
         self.cuts = 0
         self.accepted = threading.Condition()
@@ -65,12 +67,17 @@ class Proxy:
         with self._lock:
             self._budget = None
 
-    def cut(self) -> None:
-        """Cut all connections now."""
+    def cut(self, *, reset: bool = False) -> None:
+        """Cut all connections now, in order or by a reset."""
         with self._lock:
             links = list(self._links)
         for link in links:
+            link.reset = reset
             link.cut()
+
+    def slow_down(self, direction: str, count: int, seconds: float) -> None:
+        """From now on pass *count* bytes on every so many *seconds* in *direction*: whoever is there reads slowly."""
+        self._paces[direction] = (count, seconds)
 
     def vanish(self) -> None:
         """All clients are gone, and the server is never told: its ends stay open, and silent, until this is closed."""
@@ -120,6 +127,10 @@ class Proxy:
     def holds(self, direction: str) -> bool:
         return direction in self._holds
 
+    def pace(self, direction: str) -> tuple[int, float]:
+        """How many bytes are passed on at a time, and how long that takes."""
+        return self._paces.get(direction, (65_536, 0.0))
+
     def forget(self, link: _Link) -> None:
         with self._lock:
             self._links.discard(link)
@@ -158,13 +169,16 @@ class _Link:
 
     def _pass_on(self, source: socket.socket, target: socket.socket, direction: str) -> None:
         try:
-            while data := source.recv(65_536):
+            while data := source.recv(self._proxy.pace(direction)[0]):
                 if self._has_vanished:
                     continue  # read, and told nobody
                 while self._proxy.holds(direction) and not self._is_cut:
                     self.wake.wait(0.02)
                     self.wake.clear()
                 passing = self._proxy.share(self, direction, len(data))
+                seconds = self._proxy.pace(direction)[1]
+                if seconds:
+                    time.sleep(seconds)
                 target.sendall(data[:passing])
                 if passing < len(data):
                     break

@@ -41,6 +41,10 @@ class Backend:
     """Whether a second opener may read beside the owner."""
     has_one_opener = True
     """Whether a second opener is refused."""
+    door: str | None = None
+    """The listener of a server that it goes through, by the name of its setting; None if there is none."""
+    gives_back = True
+    """Whether what a consumer was given ahead, and its user was not, can be had by others."""
     leaves_out: ClassVar[dict[str, str]] = {}
     """Modules of tests that it has no answer to at all, and why."""
 
@@ -175,6 +179,7 @@ class ServerBackend(DirectoryBackend):
     """A store in a folder that a server in this process serves, through its client."""
 
     name = "server"
+    door: str | None = "native"
     has_one_opener = False
 
     def __init__(self, folder: Path, *, live: bool) -> None:
@@ -255,6 +260,7 @@ class HttpBackend(ServerBackend):
     """The same over HTTP, as far as it has the calls."""
 
     name = "http"
+    door = "http"
     leaves_out: ClassVar[dict[str, str]] = {
         "test_bad_input": "HTTP has no types of Python; tests/server/test_hostile.py is about bad requests",
         "test_producers": "no such call over HTTP: producers",

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import datetime as dt
 import http.client
 import itertools
 import json
 import os
+import socket
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote, urlencode
 
@@ -261,6 +264,7 @@ class HttpStore:
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
+        self.port = server.port
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -279,7 +283,7 @@ class HttpStore:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=POLL_S + PATIENCE)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=POLL_S + PATIENCE)
         try:
             connection.request(method, target, None if body is None else json.dumps(body), {**sent, **(headers or {})})
             answer = connection.getresponse()
@@ -398,9 +402,12 @@ class HttpStore:
         if settings.pop("name", None) is not None:
             skip("a name when subscribing: a worker has it in its path")
         self.ask("PUT", ["topics", topic, "groups", group], {"start": _place(start), **_given(settings)})
-        consumer = HttpConsumer(self, topic, group, prefetch)
+        consumer = self._consumer(topic, group, prefetch)
         self._consumers.add(consumer)
         return consumer
+
+    def _consumer(self, topic: str, group: str, prefetch: int | None) -> HttpConsumer:
+        return HttpConsumer(self, topic, group, prefetch)
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """See `Store.groups`."""
@@ -606,6 +613,105 @@ class HttpConsumer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class HttpStreamStore(HttpStore):
+    """The same, and its consumers take their messages from event streams."""
+
+    def _consumer(self, topic: str, group: str, prefetch: int | None) -> HttpConsumer:
+        return HttpStreamConsumer(self, topic, group, prefetch)
+
+
+class HttpStreamConsumer(HttpConsumer):
+    """
+    An event stream, as a browser or any other client has it: a thread reads events as they come, and the user takes one after the other.
+
+    It does not begin anew by itself: when the stream breaks, iterating raises `OSError`.
+    """
+
+    def __init__(self, store: HttpStore, topic: str, group: str, prefetch: int | None) -> None:
+        self._store = store
+        self.topic = topic
+        self.group = group
+        self.closed = False
+        self.is_orphan = False
+        self._path = ["topics", topic, "groups", group]
+        self._ahead: deque[HttpDelivery] = deque()
+        self._came = threading.Condition()
+        self._end: BaseException | None = None
+        self._connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=POLL_S + PATIENCE)
+        target = "/v1/" + "/".join(quote(part, safe="") for part in self._path)
+        query = urlencode({"base64": "true", **_given({"in_flight": prefetch})})
+        self._connection.request("GET", f"{target}/stream?{query}", headers={"Accept": "text/event-stream"})
+        self._socket: socket.socket = self._connection.sock
+        answer = self._connection.getresponse()
+        if answer.status != 200:
+            raise error_of(json.loads(answer.read()), topic=topic, group=group)
+        self._reader = threading.Thread(target=self._read, args=(answer,), name="events", daemon=True)
+        self._reader.start()
+
+    def _read(self, answer: http.client.HTTPResponse) -> None:
+        end: BaseException | None = None
+        try:
+            for kind, fields in _events(answer):
+                if kind == "error":
+                    end = error_of(fields)
+                    break
+                if kind == "end":
+                    break
+                with self._came:
+                    self._ahead.append(HttpDelivery(fields, self))
+                    self._came.notify_all()
+            else:
+                end = ConnectionResetError("the stream broke")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            end = error if isinstance(error, OSError) else ConnectionResetError(str(error))
+        with self._came:
+            self._end = end or errors.Closed("the stream")
+            self._ahead.clear()  # none of it is this consumer's any more
+            self._came.notify_all()
+
+    def get_many(self, count: int, timeout: Any = None) -> list[HttpDelivery]:
+        """A stream is not asked."""
+        skip("asking a stream for messages")
+
+    def __iter__(self) -> Iterator[HttpDelivery]:
+        while True:
+            with self._came:
+                while not self._ahead and self._end is None:
+                    self._came.wait()
+                if not self._ahead:
+                    if self.closed or isinstance(self._end, errors.Closed):
+                        return
+                    assert self._end is not None
+                    raise self._end
+                message = self._ahead.popleft()
+            yield message
+
+    def close(self) -> None:
+        """Hang up: the server gives what was not finished to others."""
+        if not self.closed:
+            self.closed = True
+            self._store._consumers.discard(self)
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._reader.join(PATIENCE)
+            self._connection.close()
+            self._socket.close()
+
+
+def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a stream sends, without its comments."""
+    kind, data = "", ""
+    while line := answer.readline():
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            data = value
+        elif not name and not value and kind:
+            yield kind, json.loads(data)
+            kind = data = ""
 
 
 def _text(reason: object) -> str | None:

@@ -3,6 +3,9 @@ Consumers whose speed the test decides: a handler works for as many ticks as its
 
 Between two ticks nobody may be idle while there is a message that nobody has begun, wherever that is: the test waits for that as long as it
 takes, so a busy machine makes it slower and not different. What each one has finished in the end then follows from the speeds alone.
+
+A client that cannot be asked to give messages back keeps what it was pushed. There one may be idle (`spare`), but only when the group has
+nothing left to give; and a tick lasts a while, since such a client is pushed what it finishes in a while.
 """
 
 from __future__ import annotations
@@ -15,14 +18,22 @@ from penstock.errors import PenstockError
 from tests.conformance.helpers import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+TICK_S = 0.01
+LOOK_S = 0.005
 
 
 class Race:
-    """*total* messages, and those who work on them."""
+    """
+    *total* messages, and those who work on them.
 
-    def __init__(self, total: int) -> None:
+    *spare* says how many may be idle now though there are messages that nobody has begun.
+    """
+
+    def __init__(self, total: int, spare: Callable[[], int] | None = None) -> None:
         self.total = total
+        self._spare = spare
         self.finished: dict[str, int] = {}
         self.seen: list[tuple[int, int]] = []
         """Places of messages, in the order in which they were begun."""
@@ -74,13 +85,16 @@ class Race:
             with self._changed:
                 if sum(self.finished.values()) >= self.total:
                     return
-                for name in self._left:
-                    self._left[name] -= 1
-                self._changed.notify_all()
+            self._pass()
 
     def tick(self) -> None:
         """Let one tick pass."""
         self.settle()
+        self._pass()
+
+    def _pass(self) -> None:
+        if self._spare is not None:
+            time.sleep(TICK_S)
         with self._changed:
             for name in self._left:
                 self._left[name] -= 1
@@ -94,14 +108,16 @@ class Race:
                 assert not self.failures, self.failures
                 left = end - time.monotonic()
                 assert left > 0, f"idle: {sorted(set(self._costs) - set(self._left))} at {self.finished}; {self.total} in all"
-                self._changed.wait(left)
+                self._changed.wait(left if self._spare is None else LOOK_S)
             assert not self.failures, self.failures
 
     def _is_settled(self) -> bool:
         working = sum(left > 0 for left in self._left.values())
         if len(self._left) != working:
             return False  # who has ended its message has not acked it yet
-        return working == len(self._costs) or sum(self.finished.values()) + working >= self.total
+        if working == len(self._costs) or sum(self.finished.values()) + working >= self.total:
+            return True
+        return self._spare is not None and self._spare() >= len(self._costs) - working
 
     def stop(self, consumers: Sequence[Any]) -> None:
         """All are done."""

@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from tests.cli.serving import serving
-from tests.client.proxy import Proxy
+from tests.client.proxy import DOWN, UP, Proxy
 from tests.conformance.fault_worker import GROUP, TOPIC, WORKERS
 from tests.conformance.helpers import numbered, until
 
@@ -31,7 +31,8 @@ pytestmark = pytest.mark.long
 ROOT = str(Path(__file__).parents[2])
 LEASE_S = 3.0
 PATIENCE_S = 180.0
-DOORS = {"native": "native", "plain": "native", "aio": "native", "grpc": "grpc", "http": "http"}
+REMOTE = [kind for kind, worker in WORKERS.items() if worker.door is not None]
+"""Those whose connections can be cut."""
 
 
 class Workers:
@@ -39,7 +40,7 @@ class Workers:
 
     def __init__(self, kind: str, address: str) -> None:
         self._kind = kind
-        self._address = address
+        self.address = address
         self._processes: list[subprocess.Popen[str]] = []
         self.said: list[list[str]] = []
         """The lines of each."""
@@ -49,7 +50,7 @@ class Workers:
     def start(self, pace_s: float, address: str | None = None) -> int:
         """One more; returns its number when it has subscribed."""
         number = len(self._processes)
-        command = [sys.executable, "-m", "tests.conformance.fault_worker", self._kind, address or self._address, f"{pace_s}"]
+        command = [sys.executable, "-m", "tests.conformance.fault_worker", self._kind, address or self.address, f"{pace_s}"]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self._processes.append(process)
         self.said.append([])
@@ -116,7 +117,7 @@ def place(kind: str, tmp_path: Path) -> Iterator[tuple[Any, str]]:
         serving("--data", str(tmp_path / "data"), *listen, environment=environment) as server,
         penstock.open(server.address("native")) as store,
     ):
-        yield store, server.address(DOORS[kind])
+        yield store, server.address(str(WORKERS[kind].door))
 
 
 def _group(store: Any) -> Any:
@@ -184,12 +185,17 @@ def test_a_stopped_owner_of_a_partition_loses_it_to_a_standby(place: tuple[Any, 
 def test_a_slow_worker_and_a_quick_one_share_by_speed(place: tuple[Any, str], kind: str) -> None:
     """The quick one is never idle for long: the slow one finishes only what it can meanwhile."""
     store, address = place
-    _begin(store, 200)
+    _begin(store, 0)
     with Workers(kind, address) as workers:
         slow = workers.start(0.5)
-        workers.wait(lambda: workers.done(slow), "the slow one does not work")
+        if WORKERS[kind].gives_back:
+            # All of it is pushed to the slow one.
+            store.publish_many(TOPIC, numbered(200))
+            workers.wait(lambda: workers.done(slow), "the slow one does not work")
         began_s = time.monotonic()
         workers.start(0.01)
+        if not WORKERS[kind].gives_back:
+            store.publish_many(TOPIC, numbered(200))
         _check_end(store, 200)
         took_s = time.monotonic() - began_s
         # What it may finish in that time, and one before and one behind.
@@ -197,35 +203,116 @@ def test_a_slow_worker_and_a_quick_one_share_by_speed(place: tuple[Any, str], ki
         workers.wait(lambda: len(set(workers.done())) == 200, "not all were finished")
 
 
-def test_a_worker_whose_connection_is_cut_goes_on_and_nothing_dies(tmp_path: Path) -> None:
-    """Again and again, for the native client; what was pushed to it comes again."""
-    listen = ["--native", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    with serving("--data", str(tmp_path / "data"), *listen) as server, penstock.open(server.address("native")) as store:
-        _begin(store, 400)
-        port = int(server.address("native").rpartition(":")[2])
-        with Proxy(port) as proxy, Workers("native", server.address("native")) as workers:
-            cut = workers.start(0.01, proxy.address)
-            workers.start(0.01)
-            for _ in range(3):
-                seen = len(workers.done(cut))
-                workers.wait(
-                    lambda seen=seen: len(workers.done(cut)) > seen + 3 or len(workers.done()) >= 390, "it does not work"
-                )
-                proxy.cut()
-            _check_end(store, 400)
-            assert workers.is_alive(cut)
+# -- the network ----------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_vanishes_keeps_nothing_for_long(tmp_path: Path) -> None:
+class Far:
+    """Workers of which the first is behind a bad network, and the others are not."""
+
+    def __init__(self, workers: Workers, proxy: Proxy, pace_s: float) -> None:
+        self.workers = workers
+        self.proxy = proxy
+        scheme = workers.address.partition("://")[0]
+        self.number = workers.start(pace_s, proxy.address.replace("penstock", scheme, 1))
+
+    @property
+    def done(self) -> int:
+        """What the far one has finished."""
+        return len(self.workers.done(self.number))
+
+    def works(self, more: int = 3) -> None:
+        """Return when it has finished some more."""
+        seen = self.done
+        self.workers.wait(lambda: self.done >= seen + more, "the far one does not work")
+
+    def works_again(self, store: Any, total: int) -> None:
+        """What is published from now on is shared with it: return when it has finished some of that."""
+        seen, end = self.done, time.monotonic() + PATIENCE_S
+        while self.done <= seen + 3:
+            assert time.monotonic() < end, self.workers.said[self.number][-3:]
+            store.publish_many(TOPIC, numbered(30))
+            total += 30
+            _check_end(store, total)
+        assert self.workers.is_alive(self.number)
+
+
+@pytest.fixture(params=REMOTE)
+def far_kind(request: pytest.FixtureRequest) -> str:
+    """The interface of the workers, if there is a network in between."""
+    return str(request.param)
+
+
+@pytest.fixture
+def far(far_kind: str, tmp_path: Path) -> Iterator[tuple[Any, Far]]:
+    """A store to look at with an empty topic, and a worker behind a bad network."""
+    listen = [word for name in ("native", "http", "grpc") for word in (f"--{name}", "127.0.0.1:0")]
+    with (
+        serving("--data", str(tmp_path / "data"), *listen, environment={"PENSTOCK_SERVE_NO_GRPC": "0"}) as server,
+        penstock.open(server.address("native")) as store,
+    ):
+        address = server.address(str(WORKERS[far_kind].door))
+        with Proxy(int(address.rpartition(":")[2])) as proxy, Workers(far_kind, address) as workers:
+            _begin(store, 0)
+            yield store, Far(workers, proxy, 0.01)
+            proxy.release()
+
+
+def test_a_worker_whose_connection_is_cut_goes_on_and_nothing_dies(far: tuple[Any, Far]) -> None:
+    """Again and again, in order and by resets; what was pushed to it comes again, to it or to the other."""
+    store, worker = far
+    worker.workers.start(0.01)
+    total = 0
+    for number in range(4):
+        store.publish_many(TOPIC, numbered(100))
+        total += 100
+        worker.works()
+        worker.proxy.cut(reset=number % 2 == 1)
+    _check_end(store, total)
+    worker.works_again(store, total)
+
+
+def test_a_worker_in_a_black_hole_keeps_nothing_from_the_others(far: tuple[Any, Far]) -> None:
+    """Nothing comes through, and nobody is told. When the network is there again the worker goes on."""
+    store, worker = far
+    store.publish_many(TOPIC, numbered(100))
+    worker.works()
+    worker.proxy.hold(UP)
+    worker.proxy.hold(DOWN)
+    worker.workers.start(0.01)
+    _check_end(store, 100)
+    worker.proxy.release()
+    worker.works_again(store, 100)
+
+
+def test_a_worker_that_does_not_read_keeps_nothing_from_the_others(far: tuple[Any, Far]) -> None:
+    """What it says arrives, its heartbeats too, and nothing that is sent to it does."""
+    store, worker = far
+    store.publish_many(TOPIC, numbered(100))
+    worker.works()
+    worker.proxy.hold(DOWN)
+    worker.workers.start(0.01)
+    _check_end(store, 100)
+    worker.proxy.release()
+    worker.works_again(store, 100)
+
+
+def test_a_worker_that_reads_slowly_takes_only_what_it_reads(far: tuple[Any, Far]) -> None:
+    """About ten messages in a second; the other one takes the rest, and nothing that is still on its way counts as failed."""
+    store, worker = far
+    worker.proxy.slow_down(DOWN, 1_024, 0.1)
+    worker.workers.start(0.01)
+    store.publish_many(TOPIC, [b"x" * 900] * 200)
+    _check_end(store, 200)
+    assert _group(store).expired_leases == 0
+    assert len(worker.workers.done()) - worker.done >= 100
+
+
+def test_a_client_that_vanishes_keeps_nothing_for_long(far: tuple[Any, Far]) -> None:
     """Its end of the connection stays open, and silent."""
-    listen = ["--native", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    with serving("--data", str(tmp_path / "data"), *listen) as server, penstock.open(server.address("native")) as store:
-        _begin(store, 100)
-        port = int(server.address("native").rpartition(":")[2])
-        with Proxy(port) as proxy, Workers("native", server.address("native")) as workers:
-            gone = workers.start(0.05, proxy.address)
-            workers.wait(lambda: len(workers.done(gone)) >= 3, "it does not work")
-            workers.signal(gone, signal.SIGSTOP)
-            proxy.vanish()
-            workers.start(0.01)
-            _check_end(store, 100)
+    store, worker = far
+    store.publish_many(TOPIC, numbered(100))
+    worker.works()
+    worker.workers.signal(worker.number, signal.SIGSTOP)
+    worker.proxy.vanish()
+    worker.workers.start(0.01)
+    _check_end(store, 100)

@@ -1,5 +1,6 @@
 """
-The suite over gRPC, by an adapter over the generated stub: delivery and how it is shared here, the rest in test_over_grpc_long.py.
+The suite over gRPC, by an adapter over the generated stub: delivery here, how it is shared in test_fairness.py, the rest in
+test_over_grpc_long.py.
 
 Tests that ask for what the proto does not have are skipped with the reason.
 """
@@ -10,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.values import MIB
-from tests.conformance import test_delivery, test_fairness, test_looping, test_members, test_topics_to_come
-from tests.conformance.backends import Backend, ServerBackend
-from tests.grpc.running import Running
-from tests.grpc.store import GrpcStore
+from tests.conformance import test_delivery, test_looping, test_members, test_topics_to_come
+from tests.conformance.interfaces import GrpcBackend
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from penstock import Store
+    from tests.conformance.backends import Backend
 
 NOT_OVER_GRPC = {
     "test_fetching_is_not_delivering_however_often_members_come_and_go": "a thousand streams take too long",
@@ -32,23 +30,6 @@ NOT_OVER_GRPC = {
     "test_every_feature_is_in_pairs_with_every_other_or_there_is_a_reason": "about the tests",
 }
 """Tests that are left out, and why."""
-
-
-class GrpcBackend(ServerBackend):
-    """A store in a folder that a gRPC server in this process serves, through the generated stub."""
-
-    name = "grpc"
-    has_readers = False
-
-    def _serve(self, owner: Store) -> Any:
-        return Running(owner, request_bytes_max=32 * MIB)
-
-    def _connect(self, server: Any, *, auto_create: bool) -> Store:
-        client: Any = GrpcStore(server.target)
-        return client  # type: ignore[no-any-return]  # it has the same face
-
-    def queue(self, **options: Any) -> Any:
-        pytest.skip("no such call over gRPC: a Queue speaks the native protocol")
 
 
 @pytest.fixture
@@ -67,5 +48,5 @@ def collect(module: ModuleType) -> dict[str, Any]:
     }
 
 
-for _module in (test_delivery, test_fairness, test_looping, test_topics_to_come, test_members):
+for _module in (test_delivery, test_looping, test_topics_to_come, test_members):
     globals().update(collect(_module))

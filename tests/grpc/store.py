@@ -176,14 +176,14 @@ class GrpcConsumer:
 
     AHEAD = 100
 
-    def __init__(self, stub: PenstockStub, topic: str, group: str, options: dict[str, Any]) -> None:
+    def __init__(self, stub: PenstockStub, topic: str, group: str, options: dict[str, Any], *, recallable: bool) -> None:
         self.topic, self.group = topic, group
         self._requests: queue.SimpleQueue[pb.SubscribeRequest | None] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self.closed = False
         with translated():
-            start = pb.Subscription(topic=topic, group=group, recallable=True, **_subscription(options))
+            start = pb.Subscription(topic=topic, group=group, recallable=recallable, **_subscription(options))
             self._requests.put(pb.SubscribeRequest(start=start))
             self._call = stub.Subscribe(iter(self._requests.get, None))
             started = next(self._call).started
@@ -443,6 +443,9 @@ class GrpcDeadLetters:
 class GrpcStore:
     """A store behind a gRPC server."""
 
+    recallable = True
+    """Whether its consumers can be asked to give messages back."""
+
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(
             target, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
@@ -524,7 +527,7 @@ class GrpcStore:
     # -- consuming --------------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, group: str, **options: Any) -> GrpcConsumer:
-        consumer = GrpcConsumer(self.stub, topic, group, options)
+        consumer = GrpcConsumer(self.stub, topic, group, options, recallable=self.recallable)
         self._consumers.append(consumer)
         return consumer
 
@@ -629,3 +632,9 @@ def _topic_stats(topic: pb.TopicStats) -> TopicStats:
 def _group_stats(group: pb.GroupStats) -> GroupStats:
     numbers = {field.name: getattr(group, field.name) for field in group.DESCRIPTOR.fields}
     return GroupStats(**{**numbers, "positions": dict(enumerate(group.positions))})
+
+
+class PlainGrpcStore(GrpcStore):
+    """The same through consumers that say nothing about giving back, as most clients do."""
+
+    recallable = False

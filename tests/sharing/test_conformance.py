@@ -2,32 +2,19 @@
 A part of the conformance suite, for a process that is not the owner.
 
 The calls go the way that `tests/conformance` walks for a server, whole; what differs is how it is reached, and that is seen by a few.
+How work is shared is in tests/conformance/test_fairness.py.
 """
 
-# ruff: noqa: F401, F811 - fixtures and tests that run here because they are imported
+# ruff: noqa: F401 - fixtures and tests that run here because they are imported
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Store
-from penstock.client.store import RemoteStore
-from penstock.sharing.door import SocketDoor
-from penstock.sharing.folder import SharedFolder
-from penstock.sharing.names import SOCKET_NAME
-from tests.conformance.backends import SETTINGS, Backend, DirectoryBackend, keep_clients
 from tests.conformance.conftest import backend, lasting, live, live_store, store
-from tests.conformance.test_fairness import (
-    test_a_slow_consumer_keeps_no_more_than_what_it_works_on,
-    test_three_equal_consumers_share_equally,
-    test_who_comes_late_gets_its_share_of_what_others_have_buffered,
-    test_who_leaves_leaves_all_it_had_not_begun_to_others,
-    test_work_is_shared_in_proportion_to_speed,
-)
+from tests.conformance.interfaces import SharedBackend
 from tests.conformance.test_fifteen import (
     test_1_the_ack_of_the_first_message_survives_a_restart,
     test_7_deduplication_over_a_restart,
@@ -61,43 +48,8 @@ from tests.conformance.test_transactions import (
     test_publishing_and_acking_are_one,
 )
 
-
-class SharedBackend(DirectoryBackend):
-    """A folder that somebody owns already; every opening is a sibling's."""
-
-    name = "shared"
-    has_one_opener = False
-
-    def __init__(self, folder: Any, *, live: bool) -> None:
-        super().__init__(folder, live=live)
-        self._owners: dict[Any, Store] = {}
-
-    def open(self, **settings: Any) -> Store:
-        auto_create = settings.pop("auto_create", True)
-        if self.path not in self._owners:
-            self._owners[self.path] = Store.open(
-                str(self.path), auto_create=False, settings=replace(SETTINGS, **settings), clock=self.clock, background=self.live,
-                door=SocketDoor(),
-            )  # fmt: skip
-        sibling: Any = RemoteStore(SharedFolder(str(self.path), {}), auto_create=auto_create)
-        self._opened.append(sibling)
-        return sibling  # type: ignore[no-any-return]  # it has the same face
-
-    def advance(self, seconds: float) -> None:
-        for owner in self._owners.values():
-            keep_clients(owner, seconds)
-        super().advance(seconds)
-
-    def die(self) -> None:
-        self._kills += 1
-        copy = self.folder / f"killed-{self._kills}"
-        shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns(SOCKET_NAME))
-        self.path = copy
-
-    def close(self) -> None:
-        super().close()
-        while self._owners:
-            self._owners.popitem()[1].close()
+if TYPE_CHECKING:
+    from tests.conformance.backends import Backend
 
 
 @pytest.fixture

@@ -69,6 +69,12 @@ class Troubles:
         if self._told:
             self._told.pop(what, None)
 
+    def forget(self, is_gone: Callable[[Hashable], bool]) -> None:
+        """What *is_gone* says of is there no more."""
+        if self._told:
+            for what in [what for what in list(self._told) if is_gone(what)]:
+                self._told.pop(what, None)
+
 
 class Often:
     """

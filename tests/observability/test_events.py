@@ -21,7 +21,6 @@ from penstock import database as databases
 from penstock.broker.memory_budget import MemoryBudget
 from penstock.broker.replies import BadFields
 from penstock.errors import NoAccess, OutcomeUnknown, StorageFailed, StorageFull, Unauthenticated
-from penstock.groups import group as groups
 from penstock.groups.delivery_times import WINDOW_US
 from penstock.log_events import Often
 from penstock.server import auth as authentication
@@ -176,12 +175,12 @@ def test_dead_lettered(sim: Sim, told: Any) -> None:
     ]
 
 
-def test_a_flood_of_dead_letters_is_told_in_part(sim: Sim, told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_dead_letters_is_told_in_part(sim: Sim, told: Any) -> None:
     """Ten at once, and with the next one how many were left out."""
     now = [0.0]
-    monkeypatch.setattr(groups, "Often", lambda most, window_s: Often(most, window_s, lambda: now[0]))
     sim.store.publish_many("t", numbered(30))
     consumer = sim.store.subscribe("t", "g")
+    sim.group()._dead_letter_lines = Often(10, 1.0, lambda: now[0])
     *messages, last = take(consumer)
     for message in messages:
         message.reject("no good")

@@ -4,7 +4,8 @@ The moments at which groups are to be looked at, though nobody asks them for any
 A lease that ends must end by itself: its message is ready for others, or becomes a dead letter, and what is counted and shown is true,
 whether a consumer asks or not. A group that has something with a consumer tells the earliest moment at which that may change, once; then it
 is looked at, and says when the next look is due, if one is. So a group without consumers, or with nothing in their hands, costs nothing,
-and one with a million messages in their hands has one entry here.
+and one with a million messages in their hands has one entry here. A moment that a group adds takes the place of the one it added before,
+and a group that is deleted is let go of at once, though a lease of its own may have hours to go.
 
 Whoever adds a moment may be interrupted, or hold the group's lock: adding is one step of a list, and waking the thread one of a lock.
 """
@@ -28,6 +29,7 @@ _log = logging.getLogger("penstock")
 LOOK_SECONDS = 1.0
 """The clock is looked at this often while anything is due: it may be one that does not run as time does."""
 _NEAR_SECONDS = 0.001
+_REPLACED_MAX = 64
 
 
 class Looked(Protocol):
@@ -44,6 +46,9 @@ class Deadlines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._added: list[tuple[float, Looked]] = []
+        self._gone: list[Looked] = []
+        self._next: dict[Looked, float] = {}
+        """The moment of each; what else is in the heap was replaced."""
         self._errands: list[Callable[[], None]] = []
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Looked]] = []
@@ -78,6 +83,17 @@ class Deadlines:
         self._start()
         self._wake_up()
 
+    def discard(self, looked: Looked) -> None:
+        """Look at it no more: it is deleted, and adds nothing any more."""
+        if self._thread is None and not self._added and not self._heap:
+            return  # nothing is kept, and no thread would take it from the list
+        self._gone.append(looked)
+        self._wake_up()
+
+    def __len__(self) -> int:
+        """How many moments are kept, those that were replaced among them."""
+        return len(self._added) + len(self._heap)
+
     def _start(self) -> None:
         if self._thread is None and self._background:
             with self._start_lock:
@@ -109,14 +125,28 @@ class Deadlines:
         """Look at all whose moment has come."""
         while self._added:
             moment, looked = self._added.pop(0)
+            self._next[looked] = moment
             heapq.heappush(self._heap, (moment, next(self._numbers), looked))
+        self._tidy()
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now and not self._stopped:
             moment, _, looked = heapq.heappop(self._heap)
+            if self._next.get(looked) != moment:
+                continue
+            del self._next[looked]
             try:
                 looked.look(moment)
             except Exception as error:  # noqa: BLE001 - the others have theirs; whoever asks the group next meets it again
                 _log.warning("the leases of %s could not be looked at: %s", looked, error)
+
+    def _tidy(self) -> None:
+        """Let go of what is deleted, and of moments that were replaced where they are the most."""
+        is_less = bool(self._gone)
+        while self._gone:
+            self._next.pop(self._gone.pop(), None)
+        if is_less or len(self._heap) > 2 * len(self._next) + _REPLACED_MAX:
+            self._heap = [entry for entry in self._heap if self._next.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
 
     def _run(self) -> None:
         while not self._stopped:

@@ -94,7 +94,10 @@ class Delivery(Message):
     block runs. Otherwise it comes again when its lease ends; then finishing it raises `LeaseExpired` and changes nothing.
     """
 
-    __slots__ = ("_deadline", "_lot", "_running", "attempt")
+    __slots__ = ("_deadline", "_lot", "_running", "_taken_s", "attempt")
+
+    _taken_s: float
+    """When it was handed out, while somebody measures, and if it is one that is measured; else it is not set."""
 
     # Not calling Message.__init__ and taking the rest from the lot: there is one of these for each message delivered.
     def __init__(self, lot: Lot, index: int, offset: int, deadline: float, attempt: int) -> None:

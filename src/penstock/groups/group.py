@@ -82,6 +82,8 @@ RECALL_ANSWER_S = 0.5
 CAREFUL_LEASES = 1_000
 """After the store was not closed in order, so many leases are durable before anything of them is handed out: whatever killed the last
 process may be among what comes first, and may do so again before the lease would have been noted."""
+DEAD_LETTER_LINES = (10, 1.0)
+"""So many dead letters of a group are logged in so many seconds: a line for each, but not for each of a million that expire at once."""
 MOVE_AGAIN_S = 5.0
 """When a dead letter could not be written, the message waits so long before the next try."""
 
@@ -127,8 +129,7 @@ class Group:
         self._careful = 0
         self._look_at = math.inf
         """When it is looked at next, if nobody asks before."""
-        self._dead_letter_lines = Often(10, 1.0)
-        """A line for each dead letter, but not for each of a million that expire at once."""
+        self._dead_letter_lines = Often(*DEAD_LETTER_LINES)
         self.configure(settings)
 
     def __repr__(self) -> str:
@@ -854,7 +855,7 @@ class Group:
 
     def moved(self, move: Move) -> None:
         """A dead letter was written; that it was is counted where its operation is carried out."""
-        left_out = self._dead_letter_lines.let_through(None)
+        left_out = self._dead_letter_lines.let_through("dead letter")
         if left_out is not None:
             # Not here: this is the middle of a commit.
             self._journal.soon(lambda: self._tell_moved(move, left_out))

@@ -488,13 +488,14 @@ class Groups:
             self.commit(ops.encode_document(ops.DELETED, group.identity, {}))
         self._close(group)
 
-    @staticmethod
-    def _close(group: Group) -> None:
+    def _close(self, group: Group) -> None:
         with group.lock:
             group.deleted = True
             members = group.members  # also one that was about to join: from now on none can
         for member in members:
             group.leave(member)
+        # Behind the last moment that it may have added.
+        self._deadlines.discard(group)
 
     def seek(self, group: Group, targets: Callable[[], dict[int, int]]) -> None:
         """Move the cursors of *group* to *targets*, by partition; durable when it returns."""

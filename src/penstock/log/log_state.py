@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import struct
 from typing import TYPE_CHECKING
 
 from penstock.format import columns as c
@@ -10,6 +10,8 @@ from penstock.format.batch import Batch
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer
 
@@ -19,6 +21,64 @@ PRODUCERS_MAX = 1_000
 EPOCHS_KEPT = 256
 _STATE_BATCH_BYTES = 1024
 """More than a state batch takes besides its records."""
+_RECENT = struct.Struct("<QQqI")
+
+
+class RecentBatches:
+    """
+    The last batches of one producer's incarnation, oldest first.
+
+    They are packed, 28 bytes each: as objects they would take ten times as much, and every client that comes and goes leaves up to 64
+    of them in each log that it wrote to.
+    """
+
+    __slots__ = ("_incarnation", "_packed", "_producer_id")
+
+    def __init__(self, record: ProducerRecord) -> None:
+        self._producer_id = record.producer_id
+        self._incarnation = record.incarnation
+        self._packed = _RECENT.pack(record.sequence, record.first_offset, record.append_time_us, record.count)
+
+    @property
+    def incarnation(self) -> int:
+        """That of all of them."""
+        return self._incarnation
+
+    def append(self, record: ProducerRecord) -> None:
+        """Add the next one; the oldest is forgotten where there are too many. *record* is of the same incarnation."""
+        # In one step: another thread sees all of it or nothing.
+        self._packed = self._packed[-_PACKED_BYTES_BEFORE:] + _RECENT.pack(
+            record.sequence, record.first_offset, record.append_time_us, record.count
+        )
+
+    def _record(self, fields: tuple[int, int, int, int]) -> ProducerRecord:
+        sequence, first_offset, append_time_us, count = fields
+        return ProducerRecord(self._producer_id, sequence, first_offset, append_time_us, self._incarnation, count)
+
+    @property
+    def newest(self) -> ProducerRecord:
+        """The last one; there is always one."""
+        packed = self._packed
+        return self._record(_RECENT.unpack_from(packed, len(packed) - _RECENT.size))
+
+    def find(self, sequence: int) -> ProducerRecord | None:
+        """The newest batch with that *sequence*, if it is remembered."""
+        return next((record for record in reversed(list(self)) if record.sequence == sequence), None)
+
+    def __iter__(self) -> Iterator[ProducerRecord]:
+        return map(self._record, _RECENT.iter_unpack(self._packed))
+
+    def __len__(self) -> int:
+        return len(self._packed) // _RECENT.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecentBatches) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+_PACKED_BYTES_BEFORE = (BATCHES_PER_PRODUCER - 1) * _RECENT.size
+"""What is kept of the packed batches when one more comes."""
 
 
 class LogState:
@@ -31,7 +91,7 @@ class LogState:
     __slots__ = ("epochs", "recent")
 
     def __init__(self) -> None:
-        self.recent: dict[int, deque[ProducerRecord]] = {}
+        self.recent: dict[int, RecentBatches] = {}
         self.epochs: list[EpochStart] = []
 
     def note_epoch(self, first_offset: int, epoch: int) -> None:
@@ -48,10 +108,11 @@ class LogState:
     def _add(self, record: ProducerRecord) -> None:
         # Taken out and put back: the dict stays in the order of last use, and the longest unheard of goes first.
         known = self.recent.pop(record.producer_id, None)
-        if known is None or known[-1].incarnation != record.incarnation:
-            known = deque(maxlen=BATCHES_PER_PRODUCER)
+        if known is None or known.incarnation != record.incarnation:
+            known = RecentBatches(record)
+        else:
+            known.append(record)
         self.recent[record.producer_id] = known
-        known.append(record)
         if len(self.recent) > PRODUCERS_MAX:
             del self.recent[next(iter(self.recent))]
 

@@ -91,11 +91,16 @@ class Housekeeper:
 
     def counters(self, topic: Topic) -> Counters:
         """What was done to *topic*."""
-        return self._counters.setdefault(topic.topic_id, Counters())
+        found = self._counters.setdefault(topic.topic_id, Counters())
+        if topic.logs[0].deleted:
+            self._counters.pop(topic.topic_id, None)  # whoever still works on it
+        return found
 
     def forget(self, topic: Topic) -> None:
         """The topic is deleted."""
         self._counters.pop(topic.topic_id, None)
+        self._expired = {one for one in self._expired if one[0] != topic.topic_id}
+        self.troubles.forget(lambda what: what == topic.topic_id or (isinstance(what, tuple) and topic.topic_id in what))
 
     # -- retention --------------------------------------------------------------------------------------------------
 
@@ -190,7 +195,8 @@ class Housekeeper:
                     "group %s of topic %s had no member for too long and holds nothing back any more", name, topic.name,
                     extra=event("group_expired", topic=topic.name, group=name),
                 )  # fmt: skip
-        self._expired = {one for one in self._expired if one[0] != topic.topic_id} | {(topic.topic_id, name) for name in idle}
+        expired = set() if topic.logs[0].deleted else {(topic.topic_id, name) for name in idle}
+        self._expired = {one for one in self._expired if one[0] != topic.topic_id} | expired
         self.counters(topic).expired_groups = len(idle)
         return [group for group in groups if group.name not in idle]
 

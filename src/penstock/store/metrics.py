@@ -30,10 +30,6 @@ BOUNDS_S = (
 )  # fmt: skip
 
 
-_HANDED_MAX = 10_000
-"""So many messages of a group are remembered until they are acked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Latency:
     """How long something took: observations in each bucket, the last one without a bound."""
@@ -99,7 +95,6 @@ class Meter:
     def __init__(self) -> None:
         self.fsync = Histogram()
         self.publish: dict[str, Histogram] = {}
-        self.ack: dict[tuple[str, str], Histogram] = {}
 
     def published(self, topic: str, seconds: float) -> None:
         """A batch of *topic* was committed after so long."""
@@ -108,12 +103,14 @@ class Meter:
             found = self.publish.setdefault(topic, Histogram())
         found.observe(seconds)
 
-    def forget(self, topics: Collection[str]) -> None:
-        """There are only these *topics*: nothing is kept of others."""
+    def forget(self, topic: str) -> None:
+        """It is deleted."""
+        self.publish.pop(topic, None)
+
+    def forget_others(self, topics: Collection[str]) -> None:
+        """There are only these *topics*: nothing is kept of others, which were published to while they were deleted."""
         for name in [name for name in list(self.publish) if name not in topics]:
             self.publish.pop(name, None)
-        for key in [key for key in list(self.ack) if key[0] not in topics]:
-            self.ack.pop(key, None)
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """*call*, which takes a topic first, with a look at the clock before and after."""
@@ -131,31 +128,31 @@ class Meter:
         """From now on see how long the messages of *group* take: the first one of each call that hands some out, until it is acked."""
         if "take" in group.__dict__:
             return
-        histogram = self.ack.setdefault((group.topic, group.name), Histogram())
-        handed: dict[tuple[int, int], float] = {}
+        histogram = Histogram()
         take, ack = group.take, group.ack
 
         def timed_take(member: Any, count: int, *, pushed: bool = False) -> Any:
             found = take(member, count, pushed=pushed)
             if found:
-                if len(handed) >= _HANDED_MAX:
-                    handed.clear()  # others failed, or were never acked; some observations are lost
-                handed[found[0].partition, found[0].offset] = time.perf_counter()
+                # In the delivery itself: most ways that a message can go (nack, a lost lease, a transaction) are not seen here.
+                found[0]._taken_s = time.perf_counter()  # noqa: SLF001
             return found
 
         def timed_ack(deliveries: Any, *, wait: bool = False) -> None:
             ack(deliveries, wait=wait)
-            began = handed.pop((deliveries[0].partition, deliveries[0].offset), None) if deliveries else None
+            began = getattr(deliveries[0], "_taken_s", None) if deliveries else None
             if began is not None:
                 histogram.observe(time.perf_counter() - began)
 
-        group.__dict__.update(take=timed_take, ack=timed_ack)
+        # With the group, and not in a table by its name: clients make and delete groups under names of their own.
+        group.__dict__.update(take=timed_take, ack=timed_ack, ack_times=histogram)
 
     @staticmethod
     def detach(group: Any) -> None:
         """See no more of *group*."""
         group.__dict__.pop("take", None)
         group.__dict__.pop("ack", None)
+        group.__dict__.pop("ack_times", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +204,7 @@ class Collector:
         """The metrics of now; of the first *topics_max* topics by name, if it is given."""
         stats = self._store.stats()
         if meter is not None:
-            meter.forget(stats.topics)
+            meter.forget_others(stats.topics)
         identities = {info.name: info.topic_id for info in self._store.topics()}
         names = [name for name in sorted(stats.topics) if name in identities][:topics_max]
         times: dict[tuple[bytes, int, int], int] = {}
@@ -221,7 +218,7 @@ class Collector:
             topics[name] = TopicMetrics(
                 topic,
                 {
-                    group: GroupMetrics(found, self._lag_s(name, identity, topic, found, times, now_us), _ack_times(meter, name, group))
+                    group: GroupMetrics(found, self._lag_s(name, identity, topic, found, times, now_us), self._ack_times(identity, group))
                     for group, found in topic.groups.items()
                 },
                 count,
@@ -266,7 +263,7 @@ class Collector:
                 return count, max(0, now_us - known[1]) / 1e6
         return count, 0.0
 
-
-def _ack_times(meter: Meter | None, topic: str, group: str) -> Latency | None:
-    timed = None if meter is None else meter.ack.get((topic, group))
-    return None if timed is None else timed.snapshot()
+    def _ack_times(self, identity: bytes, group: str) -> Latency | None:
+        found = self._store._groups.find(identity, group)  # noqa: SLF001 - it is a part of the store
+        timed: Histogram | None = None if found is None else found.__dict__.get("ack_times")
+        return None if timed is None else timed.snapshot()

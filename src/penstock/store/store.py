@@ -333,6 +333,8 @@ class Store:
                     for group in self._groups.of_topic(topic.topic_id):
                         self._groups.delete_with_topic(group)
                     self._housekeeper.forget(topic)
+                    if self._meter is not None:
+                        self._meter.forget(one)
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name."""

@@ -8,15 +8,18 @@ way to the log is remembered here.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import threads as threading
 from penstock.errors import OutcomeUnknown, ProducerFenced, SequenceGap, UsageError
+from penstock.log.log_state import PRODUCERS_MAX
 from penstock.volume.tickets import Append, AppendTicket, ChangesTicket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.errors import PenstockError
     from penstock.format.batch import EncodedBatch
     from penstock.format.batch_header import Producer
     from penstock.journal.ticket import Ticket
@@ -25,22 +28,26 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 
-_TIDY_EVERY = 64
-_TIDY_BYTES = 1024 * 1024
-"""After so many batches what is stored is forgotten."""
-
-
 class Sent(NamedTuple):
     """The latest batch that a producer has sent to a partition."""
 
     incarnation: int
     sequence: int
-    ticket: Ticket | None
+    ticket: Ticket | None = None
+    """While it is on its way, and a while longer: a ticket holds its whole batch, and is let go of when the next one comes."""
+    failure: PenstockError | None = None
+    """What became of it, where the ticket is gone."""
+
+    @property
+    def error(self) -> PenstockError | None:
+        """Why it was not stored, or may not be; None if it is, or is on its way."""
+        ticket = self.ticket
+        return self.failure if ticket is None or not ticket.done else ticket.error
 
     @property
     def is_refused(self) -> bool:
         """Whether it was certainly not stored."""
-        return self.ticket is not None and self.ticket.done and self.ticket.error is not None
+        return self.error is not None
 
 
 class SequenceGate:
@@ -51,9 +58,9 @@ class SequenceGate:
         self._log = log
         self._producers = producers
         self._lock = threading.Lock()
-        self._sent: dict[int, Sent] = {}
-        self._on_the_way: dict[tuple[int, int, int], Ticket] = {}
-        self._sends = self._bytes = 0
+        self._sent: OrderedDict[int, Sent] = OrderedDict()
+        """Of producers whose latest batch the log does not tell of: it is on its way, or failed."""
+        self._on_the_way: OrderedDict[tuple[int, int, int], Ticket] = OrderedDict()
 
     @property
     def is_busy(self) -> bool:
@@ -118,27 +125,25 @@ class SequenceGate:
 
     def _stored(self, producer: Producer) -> int:
         """The last sequence of this incarnation that the log has; -1 if it has none."""
-        for record in reversed(self._log.state.recent.get(producer.id, ())):
-            if record.incarnation == producer.incarnation:
-                return record.sequence
-        return -1
+        recent = self._log.state.recent.get(producer.id)
+        return -1 if recent is None or recent.incarnation != producer.incarnation else recent.newest.sequence
 
     def _latest(self, identity: int) -> Sent | None:
         sent = self._sent.get(identity)
         if sent is not None:
-            ticket = sent.ticket
-            if ticket is None or not ticket.done or ticket.error is None:
-                return sent
-            if isinstance(ticket.error, OutcomeUnknown):
-                raise ticket.error
-            # It was refused: nothing of it is stored, and the producer goes on with the next one, or sends it again.
+            error = sent.error
+            if isinstance(error, OutcomeUnknown):
+                raise error
+            # If it was refused, nothing of it is stored, and the producer goes on with the next one, or sends it again.
             return sent
         recent = self._log.state.recent.get(identity)
-        return Sent(recent[-1].incarnation, recent[-1].sequence, None) if recent else None
+        return None if recent is None else Sent(recent.incarnation, recent.newest.sequence)
 
     def _duplicate(self, producer: Producer) -> int:
-        for record in reversed(self._log.state.recent.get(producer.id, ())):
-            if record.incarnation == producer.incarnation and record.sequence == producer.sequence:
+        recent = self._log.state.recent.get(producer.id)
+        if recent is not None and recent.incarnation == producer.incarnation:
+            record = recent.find(producer.sequence)
+            if record is not None:
                 return record.first_offset
         raise OutcomeUnknown(
             "the batch", f"producer {self._producers.name_of(producer.id)} sent {producer.sequence} too long ago to tell"
@@ -151,28 +156,33 @@ class SequenceGate:
             # It is in the log when this returns, which remembers it from then on.
             return self._volume.append(self._log, batch), None, False
         ticket = self._volume.submit(self._log, batch, callback)
-        self._note(batch, producer, ticket)
+        self._note(producer, ticket)
         return None, ticket, False
 
-    def _note(self, batch: EncodedBatch, producer: Producer, ticket: Ticket) -> None:
+    def _note(self, producer: Producer, ticket: Ticket) -> None:
         """The batch is on its way with *ticket*."""
+        self._forget_done()
+        self._sent.pop(producer.id, None)  # to the end, where the newest are
         self._sent[producer.id] = Sent(producer.incarnation, producer.sequence, ticket)
-        key = (producer.id, producer.incarnation, producer.sequence)
-        self._on_the_way[key] = ticket
-        self._sends += 1
-        self._bytes += len(batch.data)
-        if self._sends >= _TIDY_EVERY or self._bytes >= _TIDY_BYTES:
-            self._tidy()
+        self._on_the_way[producer.id, producer.incarnation, producer.sequence] = ticket
+        while len(self._sent) > PRODUCERS_MAX and next(iter(self._sent.values())).ticket is None:
+            # It failed, and its producer has sent nothing since, and may be gone: from now on what the log knows of it counts.
+            self._sent.popitem(last=False)
 
-    def _tidy(self) -> None:
-        """Forget what is stored: the log remembers it, and a ticket holds its whole batch."""
-        self._sends = self._bytes = 0
-        self._on_the_way = {key: ticket for key, ticket in self._on_the_way.items() if not ticket.done}
-        self._sent = {
-            identity: sent
-            for identity, sent in self._sent.items()
-            if sent.ticket is not None and not (sent.ticket.done and sent.ticket.error is None)
-        }
+    def _forget_done(self) -> None:
+        """Let go of the tickets that are done: what is stored the log remembers."""
+        # They are done in the order in which they were sent, or almost.
+        while self._on_the_way:
+            key, ticket = next(iter(self._on_the_way.items()))
+            if not ticket.done:
+                return
+            del self._on_the_way[key]
+            sent = self._sent.get(key[0])
+            if sent is not None and sent.ticket is ticket:
+                if ticket.error is None:
+                    del self._sent[key[0]]
+                else:
+                    self._sent[key[0]] = sent._replace(ticket=None, failure=ticket.error)
 
 
 def submit_together(
@@ -210,7 +220,7 @@ def submit_together(
             made = volume.submit_changes([Append(gate._log, batch) for gate, batch in new], callback)  # noqa: SLF001
             for gate, batch in new:
                 assert batch.producer is not None
-                gate._note(batch, batch.producer, made)  # noqa: SLF001
+                gate._note(batch.producer, made)  # noqa: SLF001
             return None, made, False
         firsts: list[int] = []
         volume.append_all([gate._log for gate, _ in new], [batch for _, batch in new], firsts)  # noqa: SLF001

@@ -194,7 +194,7 @@ class Producers:
         with self._open_lock:
             if identity not in self._incarnations:
                 self._check_room(owner)
-            written = [recent[-1].incarnation for log in logs if (recent := log.state.recent.get(identity))]
+            written = [recent.incarnation for log in logs if (recent := log.state.recent.get(identity)) is not None]
             incarnation = max([self._incarnations.get(identity, (-1, 0))[0], *written]) + 1
             values = {"id": identity, "incarnation": incarnation, "time_us": self._clock.now_us(), "name": whole_name}
             self._volume.commit_changes([Other(self.owner, _entry(_PRODUCER, values))])

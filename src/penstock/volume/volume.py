@@ -569,6 +569,8 @@ class Volume:
                     self._positions.set_deleted(log.slot)
                     self.housekeeping.forget(log)
                     self._interval_dirty.discard(log)
+                    self._troubles.end(log.log_id)
+                    self.reports.pop(log.log_id, None)
             self._has_deleted = True
             with contextlib.suppress(Unavailable):  # a full disk, or no descriptors: it is deleted all the same
                 self._remove_deleted()

@@ -40,6 +40,10 @@ FIELDS_KEPT = 10_000
 """Partitions whose fields are kept as they travel."""
 
 
+LANE_PLACES_MAX = 10_000
+"""Partitions that a lane has sequences of: one with more is replaced, with a new id, that begins everywhere at 0."""
+
+
 def _random_id() -> int:
     return secrets.randbits(63) << 1
 
@@ -63,6 +67,10 @@ class Lane:
     def identity(self, topic: str, partition: int) -> Identity:
         """What the next batch carries."""
         return Identity(self.id, 1, self._sequences.get((topic, partition), 0))
+
+    def __len__(self) -> int:
+        """Of how many partitions it has a sequence."""
+        return len(self._sequences)
 
     def advance(self, topic: str, partition: int) -> None:
         """The batch is stored."""
@@ -167,7 +175,8 @@ class Lanes:
                 lane.advance(topic, partition)
         elif not refused or isinstance(error, (OutcomeUnknown, SequenceGap)):
             return  # the lane goes too: whether its sequence is used nobody knows
-        self._free.append(lane)
+        if len(lane) <= LANE_PLACES_MAX:
+            self._free.append(lane)
 
 
 _FINISHING = threading.Lock()

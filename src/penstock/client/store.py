@@ -593,6 +593,7 @@ class RemoteStore:
         meter = self._meter
         if meter is None:
             return found
+        meter.forget_others(found.topics)
         own = {name: histogram.snapshot() for name, histogram in list(meter.publish.items())}
         return replace(found, topics={name: replace(one, publish=own.get(name)) for name, one in found.topics.items()})
 

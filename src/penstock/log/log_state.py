@@ -22,6 +22,7 @@ EPOCHS_KEPT = 256
 _STATE_BATCH_BYTES = 1024
 """More than a state batch takes besides its records."""
 _RECENT = struct.Struct("<QQqI")
+_pack = _RECENT.pack
 
 
 class RecentBatches:
@@ -32,28 +33,21 @@ class RecentBatches:
     of them in each log that it wrote to.
     """
 
-    __slots__ = ("_incarnation", "_packed", "_producer_id")
+    __slots__ = ("_packed", "_producer_id", "incarnation")
 
-    def __init__(self, record: ProducerRecord) -> None:
-        self._producer_id = record.producer_id
-        self._incarnation = record.incarnation
-        self._packed = _RECENT.pack(record.sequence, record.first_offset, record.append_time_us, record.count)
+    def __init__(self, producer_id: int, incarnation: int) -> None:
+        self._producer_id = producer_id
+        self.incarnation = incarnation
+        self._packed = b""
 
-    @property
-    def incarnation(self) -> int:
-        """That of all of them."""
-        return self._incarnation
-
-    def append(self, record: ProducerRecord) -> None:
-        """Add the next one; the oldest is forgotten where there are too many. *record* is of the same incarnation."""
+    def append(self, sequence: int, first_offset: int, append_time_us: int, count: int) -> None:
+        """Add the next one; the oldest is forgotten where there are too many."""
         # In one step: another thread sees all of it or nothing.
-        self._packed = self._packed[-_PACKED_BYTES_BEFORE:] + _RECENT.pack(
-            record.sequence, record.first_offset, record.append_time_us, record.count
-        )
+        self._packed = self._packed[-_PACKED_BYTES_BEFORE:] + _pack(sequence, first_offset, append_time_us, count)
 
     def _record(self, fields: tuple[int, int, int, int]) -> ProducerRecord:
         sequence, first_offset, append_time_us, count = fields
-        return ProducerRecord(self._producer_id, sequence, first_offset, append_time_us, self._incarnation, count)
+        return ProducerRecord(self._producer_id, sequence, first_offset, append_time_us, self.incarnation, count)
 
     @property
     def newest(self) -> ProducerRecord:
@@ -102,19 +96,20 @@ class LogState:
 
     def note_producer(self, producer: Producer, first_offset: int, append_time_us: int, count: int) -> None:
         """The batch at *first_offset* came from *producer*."""
-        record = ProducerRecord(producer.id, producer.sequence, first_offset, append_time_us, producer.incarnation, count)
-        self._add(record)
+        self._add(producer.id, producer.incarnation, producer.sequence, first_offset, append_time_us, count)
 
-    def _add(self, record: ProducerRecord) -> None:
+    def _add(
+        self, producer_id: int, incarnation: int, sequence: int, first_offset: int, append_time_us: int, count: int
+    ) -> None:  # fmt: skip
         # Taken out and put back: the dict stays in the order of last use, and the longest unheard of goes first.
-        known = self.recent.pop(record.producer_id, None)
-        if known is None or known.incarnation != record.incarnation:
-            known = RecentBatches(record)
-        else:
-            known.append(record)
-        self.recent[record.producer_id] = known
-        if len(self.recent) > PRODUCERS_MAX:
-            del self.recent[next(iter(self.recent))]
+        recent = self.recent
+        known = recent.pop(producer_id, None)
+        if known is None or known.incarnation != incarnation:
+            known = RecentBatches(producer_id, incarnation)
+        known.append(sequence, first_offset, append_time_us, count)
+        recent[producer_id] = known
+        if len(recent) > PRODUCERS_MAX:
+            del recent[next(iter(recent))]
 
     def note_batch(self, batch: Batch) -> None:
         """Take in a batch that a scan found."""
@@ -128,10 +123,8 @@ class LogState:
             for run in batch.runs():
                 if run.flags & c.RUN_PRODUCER:
                     self._add(
-                        ProducerRecord(
-                            run.producer_id, run.producer_sequence, run.first_offset, run.append_time_us,
-                            run.producer_incarnation, run.end_index - begin,
-                        )
+                        run.producer_id, run.producer_incarnation, run.producer_sequence, run.first_offset, run.append_time_us,
+                        run.end_index - begin,
                     )  # fmt: skip
                 begin = run.end_index
 
@@ -153,7 +146,14 @@ class LogState:
         self.recent = {}
         self.epochs = epochs
         for record in producers:
-            self._add(record)
+            self._add(
+                record.producer_id,
+                record.incarnation,
+                record.sequence,
+                record.first_offset,
+                record.append_time_us,
+                record.count,
+            )
 
     def epoch_at(self, offset: int) -> int | None:
         """The log epoch in which *offset* was written, None if that is not known any more."""

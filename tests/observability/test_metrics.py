@@ -223,6 +223,34 @@ def test_the_oldest_dead_letter_is_found_without_reading_those_that_are_gone(
         assert (found.dead_letters, found.dead_letter_age_s) == (5, 5.0)
 
 
+def test_asking_reads_one_dead_letter_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While letters come, each question is about another number of them; it read a megabyte each time, and held it meanwhile."""
+    clock = FakeClock()
+    with Store.open(tmp_path / "s", settings=SETTINGS, clock=clock, background=False) as store:
+        consumer = store.subscribe("t", "g")
+        read_batches = []
+        for number in range(40):
+            store.publish("t", b"%d" % number)
+            consumer.get(0).reject("bad")  # type: ignore[union-attr]
+            clock.advance(1)
+            if number == 19:
+                # Also where the oldest ones are not the first in the log.
+                assert store.dead_letters("t").discard(offsets=[0, 1, 2, 5]) == 4
+                log: Any = store._catalog.get("t.dlq").logs[0]
+                plain = log.read
+
+                def read(offset: int, *rest: Any, plain: Any = plain) -> Any:
+                    found = plain(offset, *rest)
+                    read_batches.append(len(found))
+                    return found
+
+                replace_of(monkeypatch, log, "read", read)
+            if number >= 19:
+                topic = store.metrics().topics["t"]
+                assert (topic.dead_letters, topic.dead_letter_age_s) == (number + 1 - 4, number + 1 - 3)
+        assert sum(read_batches) <= 25
+
+
 def test_quantiles_lie_in_the_bucket_that_has_them() -> None:
     histogram = Histogram()
     assert histogram.snapshot().p99 == 0

@@ -96,6 +96,21 @@ class DeadLetters:
                 found.append(message)
         return found
 
+    def _oldest(self) -> Message | None:
+        """The oldest of those that are there. It costs the same however many there are: one batch is read."""
+        dead = self._dead()
+        if dead is None:
+            return None
+        group = self._group(dead)
+        for partition, log in enumerate(dead.logs):
+            first = max(group.position(partition), log.log_start)
+            with contextlib.suppress(OffsetOutOfRange):  # as in `between`
+                while (message := next(reading.messages(dead.name, [(partition, log)], first, None, 1), None)) is not None:
+                    if _is_there(group, message):
+                        return message
+                    first = max(_next(group, message), message.offset + 1)
+        return None
+
     def __len__(self) -> int:
         dead = self._dead()
         if dead is None:

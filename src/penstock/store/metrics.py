@@ -258,7 +258,8 @@ class Collector:
                 state = (count, dead.ends[0])
                 known = self._oldest.get(identity)
                 if known is None or known[0] != state:
-                    known = state, next((one.append_time_us for one in letters), now_us)
+                    oldest_letter = letters._oldest()  # noqa: SLF001 - a call that only metrics need
+                    known = state, now_us if oldest_letter is None else oldest_letter.append_time_us
                 oldest[identity] = known
                 return count, max(0, now_us - known[1]) / 1e6
         return count, 0.0

@@ -48,6 +48,9 @@ class LockHeld(OSError):
         self.owner = owner
 
 
+NOT_REGULAR = "this is no regular file but a folder, a link, a FIFO or a device; remove it"
+
+
 class NotRegular(OSError):
     """Something else (a folder, a link, a FIFO, a device) has the name of a file."""
 

@@ -10,8 +10,8 @@ redoes, writes checkpoints, and the disk stays as it is. `repair` plans on an ov
 written as it was is not kept: recovery writes what it keeps once more, and that may be a whole store. So an overlay takes as
 much memory as what recovery changes: about the journal behind the last checkpoint.
 
-*Names* are those of the file system below, without those that were removed, and with those that were made. Folders are made and removed,
-and not renamed: no recovery does that.
+*Names* are those of the file system below, without those that were removed, and with those that were made. A folder, a link or whatever
+else is no regular file can be renamed, since `repair` moves such things away; what lies in it cannot be read at its new name.
 
 *Nothing is synced*, and reading drops the cached pages of the files below, as on the file system below.
 
@@ -26,7 +26,7 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from penstock.files import LockHeld
+from penstock.files import LockHeld, NotRegular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -236,6 +236,8 @@ class OverlayFileSystem:
         self._nodes: dict[str, _Node] = {}
         self._folders: set[str] = set()
         self._removed: set[str] = set()
+        self._closed: set[str] = set()
+        """The new names of what is no regular file."""
         self._shared: dict[str, mmap.mmap] = {}
         self._made: dict[str, set[str]] = {}
         """The names that were made, by the folder that they are in."""
@@ -250,8 +252,8 @@ class OverlayFileSystem:
         if node is not None:
             below = None if node.below is None or not node.shown else self._base.open(node.below)
             return OverlayFile(self, path, node, below, write=write)
-        if path in self._folders:
-            raise _error(errno.EISDIR, path)
+        if path in self._folders or path in self._closed:
+            raise NotRegular(path)
         if self._is_gone(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         below = self._base.open(path)
@@ -280,14 +282,16 @@ class OverlayFileSystem:
         return OverlayFile(self, path, node, None, write=True)
 
     def rename(self, source: str, target: str) -> None:
-        if source in self._folders:
-            raise _error(errno.EXDEV, source)
         if source == target:
             return
         self._check_parent(target)
         node = self._nodes.get(source)
         if node is None:
-            file = self.open(source)  # a folder is refused
+            try:
+                file = self.open(source)
+            except NotRegular:
+                self._rename_closed(source, target)
+                return
             node = file._open_node()  # noqa: SLF001
             file.close()
         if target in self._folders or (not self._is_gone(target) and target not in self._nodes and self._is_folder(target)):
@@ -295,6 +299,17 @@ class OverlayFileSystem:
         node.changed = True
         self._hide(source)
         self._nodes[target] = node
+        self._note_made(target)
+
+    def _rename_closed(self, source: str, target: str) -> None:
+        """Rename what is no regular file, to a name that is free."""
+        if self.exists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        inside = source + os.sep
+        for path in [path for path in [*self._nodes, *self._folders, *self._closed, *self._shared] if path.startswith(inside)]:
+            self._hide(path)
+        self._hide(source)
+        self._closed.add(target)
         self._note_made(target)
 
     def link(self, source: str, target: str) -> None:
@@ -312,6 +327,7 @@ class OverlayFileSystem:
     def _hide(self, path: str) -> None:
         self._nodes.pop(path, None)
         self._folders.discard(path)
+        self._closed.discard(path)
         self._shared.pop(path, None)
         folder, name = os.path.split(path)
         self._made.get(folder, set()).discard(name)
@@ -333,7 +349,7 @@ class OverlayFileSystem:
         self._hide(path)
 
     def list_directory(self, path: str) -> list[str]:
-        if path in self._nodes:
+        if path in self._nodes or path in self._closed:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if path in self._folders:
             names = set()
@@ -348,7 +364,7 @@ class OverlayFileSystem:
         self._made.setdefault(folder, set()).add(name)
 
     def exists(self, path: str) -> bool:
-        if path in self._nodes or path in self._folders or path in self._shared:
+        if path in self._nodes or path in self._folders or path in self._shared or path in self._closed:
             return True
         return not self._is_gone(path) and self._base.exists(path)
 
@@ -397,7 +413,7 @@ class OverlayFileSystem:
         return _NoLock()
 
     def lock_holder(self, path: str) -> dict[str, Any] | None:
-        return None if self._is_owner else self._base.lock_holder(path)
+        return None if self._is_owner or self._is_gone(path) else self._base.lock_holder(path)
 
     def map_shared(self, path: str, length: int, *, write: bool) -> SharedMap:
         memory = self._shared.get(path)

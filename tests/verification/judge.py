@@ -6,6 +6,7 @@ What can be read is found out here by other means than the product's: every plac
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from types import MappingProxyType
@@ -15,21 +16,32 @@ from penstock.errors import BadBytes, Corrupt, PenstockError, StoreNotFound, Uns
 from penstock.format.batch import Batch
 from penstock.format.batch_header import COMPATIBLE_PREWRITTEN, KIND_DATA, MAGIC
 from penstock.format.checkpoint import Checkpoint
-from penstock.format.frame import ENTRY_BATCH, FRAME_MAGIC, JournalFileHeader, frame_entries, parse_frame
+from penstock.format.frame import (
+    ENTRY_BATCH,
+    ENTRY_REFERENCE,
+    FRAME_MAGIC,
+    JournalFileHeader,
+    decode_reference,
+    frame_entries,
+    parse_frame,
+)
 from penstock.format.segment import SegmentHeader
 from penstock.journal.checkpoints import NAMES
 from penstock.log.segment import segment_name
 from penstock.store import checking
 from penstock.testing import FakeClock
-from penstock.values import SyncMode
 from penstock.volume.document import decode_document
+from penstock.volume.repair import NOT_MENDED
 from penstock.volume.volume import Volume
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.format.checkpoint import LogRow
+    from penstock.format.frame import FrameEntry
     from penstock.settings import StoreSettings
     from penstock.testing import SimulatedFileSystem
+    from penstock.volume.log_repair import Lost
     from penstock.volume.topic_files import TopicRecord
 
 Place = tuple[str, int, int]
@@ -82,7 +94,7 @@ def open_and_read(files: SimulatedFileSystem, path: str, settings: StoreSettings
             at = max(at + 1, batches[-1].end_offset)
     ends = {(log.identity.topic, log.identity.partition): log.committed_end for log in volume.logs}
     sizes = {name: len(data) for name, data in files.files().items()}
-    taken = sum(sizes[f"{log.directory}/{segment_name(first)}"] for log in volume.logs for first in log.segment_firsts)
+    taken = sum(sizes.get(f"{log.directory}/{segment_name(first)}", 0) for log in volume.logs for first in log.segment_firsts)
     volume.abandon()
     return Opened(failure, contents, taken, ends)
 
@@ -108,56 +120,131 @@ def _take(batch: Batch, topic: str, partition: int, into: Contents) -> None:
         into[topic, partition, batch.offset(index)] = None if value is None else bytes(value)
 
 
-def intact(disk: SimulatedFileSystem, path: str, topics: list[TopicRecord], *, ahead: bool) -> Contents:
+def intact(subject: Subject, *, ahead: bool) -> Contents:
     """
     All messages of topics that have a folder which lie whole in some file of the store, under the identity that file has.
 
-    *ahead*: also those that were written ahead of their frame. If the last frame is torn, recovery takes them for uncommitted: after a
-    power cut nobody can know better, and if something else is damaged too, the error may not be about that.
+    *ahead*: also those that were written ahead of a frame that is not there. If the last frame is torn, recovery takes them for
+    uncommitted: after a power cut nothing says more, and if something else is damaged too, the error may not be about that. Without *ahead*
+    they count if a frame or a checkpoint says that they were committed.
     """
     found: Contents = {}
-    files = disk.files()
-    tree = disk.tree()
-    if not ahead and disk.boot_id() != bytes(15) + b"\1":
-        # In a weaker mode what lies behind a bad batch that was not synced is a torn tail.
-        topics = [record for record in topics if record.settings.sync is SyncMode.ALWAYS]
-    there = [record for record in topics if f"{path}/topics/{record.name}/" in tree]
-    if len(there) < len(topics) and any(not _is_whole(files, path, record) for record in there):
-        return {}  # a topic is gone, and which of the logs were that of another nobody knows
-    topics = [
-        record._replace(
-            partitions=record.partitions if _is_whole(files, path, record) else 1 + max(_partitions(tree, path, record))
-        )
-        for record in there
+    path, topics = subject.path, subject.topics
+    files = _without_foreign(subject.files.files(), subject.store_id)
+    tree = subject.files.tree()
+    there = [
+        record if _is_whole(files, path, record) else record._replace(partitions=1 + max(_partitions(tree, path, record)))
+        for record in topics
+        if f"{path}/topics/{record.name}/" in tree
     ]
-    by_id = {record.topic_id: record for record in topics}
-    by_log = {record.first_log_id + at: (record.name, at) for record in topics for at in range(record.partitions)}
+    by_id = {record.topic_id: record for record in there}
+    frames = [frame for name, data in files.items() for frame in _frames(name, data, path)]
+    by_log = _known_logs(files, path, topics, there, frames)
+    committed = _committed(files, path, by_log, frames)
     for name, data in files.items():
         segment = re.fullmatch(re.escape(path) + r"/topics/([^/]+)/(\d+)/(\d{20})\.log", name)
-        if segment:
-            batches = _batches(data)
-            topic, partition, uid = segment[1], int(segment[2]), None
-            try:
-                header = SegmentHeader.decode(data)
-            except (BadBytes, UnsupportedFormat):
-                # Nothing says whose it is but its name; a file of another log with a bad header cannot be told apart.
-                uid = batches[0].header.segment_uid if batches else None
-                if topic not in {record.name for record in topics}:
-                    continue
-            else:
-                if header.topic_id not in by_id:
-                    continue
-                topic, partition, uid = by_id[header.topic_id].name, header.partition, header.segment_uid
-                if (topic, partition) != (segment[1], int(segment[2])) and _is_there(files, path, topic, header):
-                    continue  # a copy in the folder of another log, of one that is there
-            for batch in batches:
-                if batch.header.compatible & COMPATIBLE_PREWRITTEN and not ahead:
-                    continue
-                if batch.header.segment_uid == uid and batch.header.kind == KIND_DATA:
-                    _take(batch, topic, partition, found)
-        elif name.startswith(f"{path}/journal/") and name.endswith(".wal"):
-            _take_frames(name, data, by_log, found)
+        if not segment:
+            continue
+        batches = _batches(data)
+        topic, partition, uid = segment[1], int(segment[2]), None
+        try:
+            header = SegmentHeader.decode(data)
+        except (BadBytes, UnsupportedFormat):
+            # Nothing says whose it is but its name; a file of another log with a bad header cannot be told apart.
+            uid = batches[0].header.segment_uid if batches else None
+            if topic not in {record.name for record in there}:
+                continue
+        else:
+            if header.topic_id not in by_id:
+                continue
+            topic, partition, uid = by_id[header.topic_id].name, header.partition, header.segment_uid
+            if (topic, partition) != (segment[1], int(segment[2])) and _is_there(files, path, topic, header):
+                continue  # a copy in the folder of another log, of one that is there
+        for batch in batches:
+            if batch.header.compatible & COMPATIBLE_PREWRITTEN and not ahead and batch.end_offset > committed[topic, partition]:
+                continue
+            if batch.header.segment_uid == uid and batch.header.kind == KIND_DATA:
+                _take(batch, topic, partition, found)
+    for entry in frames:
+        if entry.kind == ENTRY_BATCH and entry.owner in by_log:
+            _take(Batch(entry.body), *by_log[entry.owner], found)
     return found
+
+
+def _without_foreign(files: dict[str, bytes], store_id: bytes) -> dict[str, bytes]:
+    """The files, without those that say that they belong to another store."""
+    kept = {}
+    for name, data in files.items():
+        decode = next((one for end, one in _DECODERS.items() if end in name), None)
+        with contextlib.suppress(BadBytes, UnsupportedFormat):
+            if decode is not None and decode(data).store_id != store_id:
+                continue
+        kept[name] = data
+    return kept
+
+
+_DECODERS: dict[str, Callable[[bytes], SegmentHeader | JournalFileHeader | Checkpoint]] = {
+    ".log": SegmentHeader.decode,
+    ".wal": JournalFileHeader.decode,
+    "/checkpoint-": Checkpoint.decode,
+}
+
+
+def _known_logs(
+    files: dict[str, bytes], path: str, topics: list[TopicRecord], there: list[TopicRecord], frames: list[FrameEntry]
+) -> dict[int, tuple[str, int]]:
+    """
+    The logs, by their numbers in checkpoints and journal, of which something says whose they are.
+
+    `topic.json` does; where one is lost, that no other one is; or a frame with a batch for a segment of the topic.
+    """
+    names = {record.name for record in there}
+    lost = [record for record in topics if record.name not in names or not _is_whole(files, path, record)]
+    uids: dict[int, bytes] = {}
+    for name, data in files.items():
+        if name.startswith(f"{path}/topics/") and name.endswith(".log"):
+            with contextlib.suppress(BadBytes, UnsupportedFormat):
+                header = SegmentHeader.decode(data)
+                uids[header.segment_uid] = header.topic_id
+    proven = {
+        (entry.owner, uids.get(uid))
+        for entry in frames
+        if entry.kind in (ENTRY_BATCH, ENTRY_REFERENCE)
+        for uid in [Batch(entry.body).header.segment_uid if entry.kind == ENTRY_BATCH else decode_reference(entry).segment_uid]
+    }
+    return {
+        record.first_log_id + at: (record.name, at)
+        for record in there
+        if record.name not in [one.name for one in lost]
+        or len(lost) == 1
+        or any((record.first_log_id + one, record.topic_id) in proven for one in range(record.partitions))
+        for at in range(record.partitions)
+    }
+
+
+def _committed(
+    files: dict[str, bytes], path: str, by_log: dict[int, tuple[str, int]], frames: list[FrameEntry]
+) -> Counter[tuple[str, int]]:
+    """How far each log was committed, as a checkpoint or a frame says."""
+    ends: Counter[tuple[str, int]] = Counter()
+    known = [(row.log_id, row.end) for name in NAMES for row in _rows(files.get(f"{path}/{name}", b""))]
+    for entry in frames:
+        if entry.kind == ENTRY_BATCH:
+            known.append((entry.owner, Batch(entry.body).end_offset))
+        elif entry.kind == ENTRY_REFERENCE:
+            reference = decode_reference(entry)
+            known.append((entry.owner, reference.first_offset + reference.offset_span))
+    for log_id, end in known:
+        if log_id in by_log:
+            ends[by_log[log_id]] = max(ends[by_log[log_id]], end)
+    return ends
+
+
+def _rows(data: bytes) -> Sequence[LogRow]:
+    try:
+        return Checkpoint.decode(data).rows
+    except (BadBytes, UnsupportedFormat):
+        return ()
 
 
 def _is_there(files: dict[str, bytes], path: str, topic: str, header: SegmentHeader) -> bool:
@@ -172,10 +259,10 @@ def _is_there(files: dict[str, bytes], path: str, topic: str, header: SegmentHea
 
 def _is_whole(files: dict[str, bytes], path: str, record: TopicRecord) -> bool:
     try:
-        decode_document("topic", files.get(f"{path}/topics/{record.name}/topic.json", b""))
+        found = decode_document("topic", files.get(f"{path}/topics/{record.name}/topic.json", b""))
     except BadBytes:
         return False
-    return True
+    return (found.get("id"), found.get("first_log_id")) == (record.topic_id.hex(), record.first_log_id)
 
 
 def _partitions(tree: list[str], path: str, record: TopicRecord) -> list[int]:
@@ -183,7 +270,10 @@ def _partitions(tree: list[str], path: str, record: TopicRecord) -> list[int]:
     return [0, *[at for at in range(record.partitions) if f"{path}/topics/{record.name}/{at}/" in tree]]
 
 
-def _take_frames(name: str, data: bytes, by_log: dict[int, tuple[str, int]], into: Contents) -> None:
+def _frames(name: str, data: bytes, path: str) -> list[FrameEntry]:
+    """The entries of all whole frames of a journal file."""
+    if not name.startswith(f"{path}/journal/") or not name.endswith(".wal"):
+        return []
     try:
         header = JournalFileHeader.decode(data)
     except (BadBytes, UnsupportedFormat):
@@ -191,7 +281,8 @@ def _take_frames(name: str, data: bytes, by_log: dict[int, tuple[str, int]], int
     else:
         uid = header.file_uid
         if header.sequence != int(name[-10:-4]):
-            return
+            return []
+    found: list[FrameEntry] = []
     at = data.find(FRAME_MAGIC)
     while at >= 0:
         try:
@@ -200,10 +291,9 @@ def _take_frames(name: str, data: bytes, by_log: dict[int, tuple[str, int]], int
         except (BadBytes, UnsupportedFormat):
             pass
         else:
-            for entry in entries:
-                if entry.kind == ENTRY_BATCH and entry.owner in by_log and uid in (None, frame.file_uid):
-                    _take(Batch(entry.body), *by_log[entry.owner], into)
+            found += [entry for entry in entries if uid in (None, frame.file_uid)]
         at = data.find(FRAME_MAGIC, at + 1)
+    return found
 
 
 class Subject(NamedTuple):
@@ -218,11 +308,12 @@ class Subject(NamedTuple):
     topics: list[TopicRecord]
     starts: Mapping[tuple[str, int], int] = MappingProxyType({})
     """What was removed by retention, or may have been: all below these offsets."""
+    store_id: bytes = b""
 
 
 def judge(subject: Subject) -> str:
     """Raises `Disagreement`; returns what came of it: "sound", "repaired"."""
-    name, files, path, settings, expected, _, _ = subject
+    name, files, path, settings, expected, *_ = subject
     before = files.files()
     try:
         found = checking.verify(path, files=files)
@@ -276,10 +367,12 @@ def _plan(subject: Subject) -> list[object]:
     return list(planned)
 
 
-def _judge_repaired(subject: Subject, changed: SimulatedFileSystem, opened: Opened, lost: object) -> None:
+def _judge_repaired(subject: Subject, changed: SimulatedFileSystem, opened: Opened, lost: list[Lost]) -> None:
     name, path, settings = subject.name, subject.path, subject.settings
     if not lost:
         raise Disagreement(f"{name}: repair says nothing of what it did; opening said {opened.error}")
+    if any(NOT_MENDED in str(one) for one in lost):
+        raise Disagreement(f"{name}: repair took the last resort ({lost}); opening had said {opened.error}")
     again = checking.verify(path, files=changed)
     if not again.is_sound:
         raise Disagreement(f"{name}: after repair ({lost}) verify says {again.findings}; opening had said {opened.error}")
@@ -291,7 +384,7 @@ def _judge_repaired(subject: Subject, changed: SimulatedFileSystem, opened: Open
         raise Disagreement(f"{name}: after repair ({lost}) opening says {repaired.error}; before it was {opened.error}")
     readable = {
         place: value
-        for place, value in intact(subject.files, path, subject.topics, ahead=", " not in name).items()
+        for place, value in intact(subject, ahead=", " not in name).items()
         if place in subject.expected and subject.expected[place] == value and place[2] >= subject.starts.get(place[:2], 0)
     }
     gone = {**readable, **opened.contents}.items() - repaired.contents.items()
@@ -307,16 +400,12 @@ def _judge_repaired(subject: Subject, changed: SimulatedFileSystem, opened: Open
 
 def _known_ends(subject: Subject) -> dict[tuple[str, int], int]:
     """Where the logs end at least: as a checkpoint says that can be read. Not those of topics that are not known any more."""
-    files, path = subject.files.files(), subject.path
+    files, path = _without_foreign(subject.files.files(), subject.store_id), subject.path
     topics = [record for record in subject.topics if _is_whole(files, path, record)]
     by_log = {record.first_log_id + at: (record.name, at) for record in topics for at in range(record.partitions)}
     ends: dict[tuple[str, int], int] = {}
     for name in NAMES:
-        try:
-            checkpoint = Checkpoint.decode(files.get(f"{path}/{name}", b""))
-        except (BadBytes, UnsupportedFormat):
-            continue
-        for row in checkpoint.rows:
+        for row in _rows(files.get(f"{path}/{name}", b"")):
             if row.log_id in by_log:
                 place = by_log[row.log_id]
                 ends[place] = max(ends.get(place, 0), row.end)

@@ -11,7 +11,7 @@ from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.volume.volume import Volume
 from tests.bad_bytes import stores as small
 from tests.crash.workload import SETTINGS, Workload
-from tests.verification.damages import STORE, Base
+from tests.verification.damages import STORE, Base, damage
 from tests.verification.judge import Contents, Subject, open_and_read
 
 if TYPE_CHECKING:
@@ -29,16 +29,29 @@ class Whole(NamedTuple):
     settings: StoreSettings
     contents: Contents
     topics: list[TopicRecord]
+    store_id: bytes
 
     def subject(self, name: str, files: SimulatedFileSystem) -> Subject:
-        return Subject(name, files, STORE, self.settings, self.contents, self.topics)
+        return Subject(name, files, STORE, self.settings, self.contents, self.topics, store_id=self.store_id)
 
 
 def whole(files: SimulatedFileSystem, older: dict[str, list[bytes]], settings: StoreSettings) -> Whole:
     opened = open_and_read(files.kill(), STORE, settings)
     assert opened.error is None
     volume = Volume.open(STORE, settings=settings, files=files.kill(), background=False)
-    return Whole(Base(files, older), settings, opened.contents, volume.topics)
+    return Whole(Base(files, older, _foreign_files()), settings, opened.contents, volume.topics, volume.store_id)
+
+
+@lru_cache(maxsize=1)
+def _foreign_files() -> dict[str, bytes]:
+    """A store with topics of the same names, and other messages at the same offsets."""
+    files, clock = SimulatedFileSystem(), FakeClock()
+    store = Store.open(STORE, settings=SETTINGS, files=files, clock=clock, background=False)
+    for topic, partitions, sync in (("always", 1, "always"), ("os", 1, "os"), ("orders", 3, "always"), ("weak", 1, "os")):
+        store.create_topic(topic, partitions=partitions, sync=sync, segment_bytes=1024)
+        for number in range(8):
+            store.publish(topic, b"foreign %d" % number, key=str(number))
+    return {path: content for path, content in files.kill().files().items() if not path.endswith("/LOCK")}
 
 
 @lru_cache(maxsize=1)
@@ -176,6 +189,15 @@ def crash_states(rng: random.Random, count: int) -> Iterator[Subject]:
         done += len(states)
 
 
+def damaged_workloads(rng: random.Random, count: int) -> Iterator[Subject]:
+    """Crash states, and copies of stores at work, that were damaged as well."""
+    kinds = (copies(rng, count), crash_states(rng, count))
+    for number in range(count):
+        subject = next(kinds[number % 2])
+        name, files = damage(Base(subject.files, {}, _foreign_files()), rng)
+        yield subject._replace(name=f"{subject.name}, {name}", files=files)
+
+
 def _note_state(files: SimulatedFileSystem, draw: random.Random, states: list[SimulatedFileSystem], _: Operation) -> None:
     if draw.random() < 0.04:
         states.append(files.kill() if draw.random() < 0.3 else files.crash(draw))
@@ -188,4 +210,4 @@ def _of_workload(name: str, files: SimulatedFileSystem, workload: Workload) -> S
         for offset, value in enumerate([*model.acked, *workload.oracle.in_flight.get((topic, partition), ())]):
             published[topic, partition, offset] = value
     starts = {key: model.start_asked for key, model in workload.oracle.logs.items()}
-    return Subject(name, files, STORE, SETTINGS, published, workload.volume.topics, starts)
+    return Subject(name, files, STORE, SETTINGS, published, workload.volume.topics, starts, workload.volume.store_id)

@@ -20,6 +20,7 @@ from penstock.store import checking
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from random import Random
 
 OWNER = """
 import sys, time, penstock
@@ -146,7 +147,7 @@ def test_damage_beside_an_owner_is_found(path: str) -> None:
 
 
 KINDS = ("FIFO", "folder", "link", "device")
-NAMES = ("positions", "LOCK", "store.json", "checkpoint-0", "topic.json", "segment")
+NAMES = ("positions", "LOCK", "store.json", "checkpoint-0", "topic.json", "segment", "journal file")
 
 
 @pytest.fixture
@@ -161,19 +162,29 @@ def _replace(path: str, name: str, kind: str) -> str:
     place = {
         "topic.json": f"{path}/topics/t/topic.json",
         "segment": f"{path}/topics/t/0/{0:020d}.log",
+        "journal file": f"{path}/journal/000001.wal",
     }.get(name, f"{path}/{name}")
     os.unlink(place)
+    _make(place, kind)
+    return place
+
+
+def _make(place: str, kind: str) -> None:
     if kind == "FIFO":
         os.mkfifo(place)
     elif kind == "folder":
         os.mkdir(place)
     elif kind == "link":
         os.symlink("/etc/passwd", place)
+    elif kind == "link to nothing":
+        os.symlink("/nothing", place)
+    elif kind == "file":
+        with open(place, "wb") as file:
+            file.write(b"not a folder")
     else:
         if os.geteuid():
             pytest.skip("making a device needs root")
         os.mknod(place, 0o600 | 0o020000, os.makedev(1, 3))
-    return place
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,10 +197,140 @@ def test_what_is_no_file_is_refused_and_never_waited_for(closed: str, name: str,
     assert caught.value.path == place
     found = checking.verify(closed)
     assert [finding.reason for finding in found.findings if finding.is_damage] == [str(caught.value)]
-    checking.repair(closed)
+    if name != "LOCK":  # what has its name decides who may look
+        assert next(lost.path for lost in checking.plan(closed)) == place
+    planned = checking.plan(closed)
+    assert len(checking.repair(closed).lost) == len(planned)
     assert checking.verify(closed).is_sound
     kept = _messages(closed)
     assert kept == {("t", 0, 0): b"a message"}
+
+
+@pytest.mark.parametrize("kind", ["file", "FIFO", "link", "link to nothing"])
+@pytest.mark.parametrize("name", ["journal", "topics", "topics/t", "topics/t/0"])
+def test_what_is_no_folder_is_refused_and_moved_away(closed: str, name: str, kind: str) -> None:
+    """In the place of each of a store's folders; and what the others hold is kept."""
+    with penstock.open(closed) as store:
+        store.publish("other", b"another message")
+    place = f"{closed}/{name}"
+    shutil.rmtree(place)
+    _make(place, kind)
+    with pytest.raises(Corrupt) as caught:
+        _messages(closed)
+    assert next(finding.reason for finding in checking.verify(closed).findings if finding.is_damage) == str(caught.value)
+    planned = checking.plan(closed)
+    done = checking.repair(closed)
+    assert len(done.lost) == len(planned)
+    assert checking.verify(closed).is_sound
+    messages = {("t", 0, 0): b"a message", ("other", 0, 0): b"another message"}
+    lost = {"journal": (), "topics": ("t", "other"), "topics/t": ("t",), "topics/t/0": ("t",)}[name]
+    assert _messages(closed) == {place: value for place, value in messages.items() if place[0] not in lost}
+
+
+def test_files_that_are_not_the_stores_are_no_damage(closed: str) -> None:
+    """Notes, hidden files, folders, files of backup programs: verify, opening and repair pass over them."""
+    for folder in ("", "journal", "topics/t", "topics/t/0"):
+        for name in ("README", ".hidden", "notes.txt", "1.bak"):
+            with open(os.path.join(closed, folder, name), "wb") as file:
+                file.write(b"not the store's")
+        os.mkdir(os.path.join(closed, folder, "lost+found"))
+    os.symlink("/nothing", f"{closed}/topics/t/0/link")
+    with open(f"{closed}/topics/README", "wb"):
+        pass
+    assert checking.verify(closed).findings == []
+    assert checking.repair(closed) == ([], None)
+    assert _messages(closed) == {("t", 0, 0): b"a message"}
+    assert checking.verify(closed).findings == []
+
+
+def test_a_topic_that_is_a_link_to_a_folder_is_no_damage(closed: str, tmp_path: Path) -> None:
+    """A topic may lie on another disk."""
+    shutil.move(f"{closed}/topics/t", tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", f"{closed}/topics/t")
+    assert checking.verify(closed).findings == []
+    assert _messages(closed) == {("t", 0, 0): b"a message"}
+
+
+def test_the_identity_of_another_store_is_replaced(closed: str, tmp_path: Path) -> None:
+    """`store.json` was copied from elsewhere: all other files say which store this is."""
+    other = str(tmp_path / "other")
+    with penstock.open(other) as store:
+        store.publish("t", b"a message of the other")
+    shutil.copy(f"{other}/store.json", f"{closed}/store.json")
+    with pytest.raises(Corrupt) as caught:
+        _messages(closed)
+    assert checking.verify(closed).findings[0].reason == str(caught.value)
+    [lost] = checking.repair(closed).lost
+    assert lost.path == f"{closed}/store.json"
+    assert _messages(closed) == {("t", 0, 0): b"a message"}
+
+
+def test_the_topic_of_another_store_is_replaced(closed: str, tmp_path: Path) -> None:
+    """`topic.json` was copied from elsewhere: the topic's segments say which topic this is."""
+    other = str(tmp_path / "other")
+    with penstock.open(other) as store:
+        store.publish("t", b"a message of the other")
+    shutil.copy(f"{other}/topics/t/topic.json", f"{closed}/topics/t/topic.json")
+    with pytest.raises(Corrupt) as caught:
+        _messages(closed)
+    assert checking.verify(closed).findings[0].reason == str(caught.value)
+    checking.repair(closed)
+    assert checking.verify(closed).is_sound
+    assert _messages(closed) == {("t", 0, 0): b"a message"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_damaged_copies_of_a_store_at_work(path: str, tmp_path: Path, rng: Random) -> None:
+    """Forty copies by `cp -r`, each damaged in up to three places: verify and opening agree, and repair leads to a store that opens."""
+    owner = Owner(path, "retain")
+    for number in range(40):
+        copy = str(tmp_path / f"copy-{number}")
+        _cp(path, copy)
+        _damage(copy, rng)
+        sound = checking.verify(copy).is_sound
+        try:
+            before = _messages_of_copy(copy)
+        except Corrupt:
+            assert not sound
+        else:
+            assert sound
+            assert checking.repair(copy) == ([], None)
+            assert _messages(copy) == before
+        checking.repair(copy)
+        assert checking.verify(copy).is_sound
+        _messages(copy)
+        for folder in (copy, copy + "~"):
+            shutil.rmtree(folder)
+    owner.kill()
+
+
+def _damage(copy: str, rng: Random) -> None:
+    """Flip a bit, cut a file, remove one, or swap two, up to three times."""
+    for _ in range(rng.randrange(4)):
+        files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(copy) for name in names if name != "LOCK")
+        one, other = rng.choice(files), rng.choice(files)
+        with open(one, "rb") as file:
+            content = bytearray(file.read())
+        at = rng.randrange(len(content.rstrip(b"\0")) + 1)
+        match rng.choice(["flip", "flip", "cut", "empty", "remove", "swap"]):
+            case "flip" if at < len(content):
+                content[at] ^= 1 << rng.randrange(8)
+            case "cut":
+                del content[at:]
+            case "empty":
+                content.clear()
+            case "remove":
+                os.unlink(one)
+                continue
+            case _:
+                os.rename(one, one + "~~")
+                if one != other:
+                    os.rename(other, one)
+                os.rename(one + "~~", other)
+                continue
+        with open(one, "wb") as file:
+            file.write(content)
 
 
 CALLS: dict[str, Callable[[str], object]] = {

@@ -113,6 +113,13 @@ class Journal:
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 
+    def check_names(self) -> None:
+        """Before anything is changed: raises `NotRegular` if one of the names is not that of a file, and `MissingData`."""
+        self._list_files()
+        for name in self._files.list_directory(self._directory):
+            if name.endswith((SUFFIX, SPARE_SUFFIX, NEW_SUFFIX)):
+                self._files.open(os.path.join(self._directory, name)).close()
+
     def replay(self, from_sequence: int, after_number: int) -> Iterator[Replayed]:
         """
         The frames with numbers above *after_number*, in order.

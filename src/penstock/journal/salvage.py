@@ -47,7 +47,10 @@ class WholeFrame(NamedTuple):
 
 def journal_sequences(files: FileSystem, directory: str) -> list[int]:
     """The numbers of the journal files."""
-    names = files.list_directory(directory) if files.exists(directory) else []
+    try:
+        names = files.list_directory(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     return sorted(int(name[: -len(SUFFIX)]) for name in names if name.endswith(SUFFIX) and name[: -len(SUFFIX)].isdecimal())
 
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadBytes, DamagedFile, UnsupportedFormat
+from penstock.files import NOT_REGULAR, NotRegular
 from penstock.format.batch_header import HEADER_BYTES_MAX, KIND_DATA, parse_header
 from penstock.format.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES, Footer, SegmentHeader
 from penstock.log.index_cache import read_index_cache, write_index_cache
@@ -31,7 +32,10 @@ def load_sealed(
         FileNotFoundError: it is not there.
     """
     path = os.path.join(directory, segment_name(first_offset))
-    file = files.open(path)
+    try:
+        file = files.open(path)
+    except NotRegular:
+        raise DamagedFile(path, 0, None, NOT_REGULAR) from None
     try:
         header = check_header(path, file.pread(SEGMENT_HEADER_BYTES, 0), first_offset, identity)
         size = file.size()

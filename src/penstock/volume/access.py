@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessDenied, DamagedFile
-from penstock.files import NotRegular
+from penstock.files import NOT_REGULAR, NotRegular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def naming_refusals() -> Iterator[None]:
-    """Raise `AccessDenied` for want of permission, and `DamagedFile` where something that is no file has the name of one."""
+    """Raise `AccessDenied` for want of permission, and `DamagedFile` where a folder has the name of a file, or a file that of a folder."""
     try:
         yield
     except PermissionError as error:
@@ -24,10 +24,16 @@ def naming_refusals() -> Iterator[None]:
         raise AccessDenied(os.fsdecode(error.filename)) from None
     except NotRegular as error:
         raise not_regular(error) from None
+    except IsADirectoryError as error:
+        if error.filename is None:
+            raise
+        raise DamagedFile(os.fsdecode(error.filename), 0, None, NOT_REGULAR) from None
+    except NotADirectoryError as error:
+        if error.filename is None:
+            raise
+        raise DamagedFile(os.fsdecode(error.filename), 0, None, "this is no folder, or lies in a file; remove it") from None
 
 
 def not_regular(error: NotRegular) -> DamagedFile:
     """The error for something that has the name of one of the store's files."""
-    return DamagedFile(
-        os.fsdecode(error.filename), 0, None, "this is no regular file but a folder, a link, a FIFO or a device; remove it"
-    )
+    return DamagedFile(os.fsdecode(error.filename), 0, None, NOT_REGULAR)

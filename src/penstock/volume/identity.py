@@ -73,6 +73,12 @@ def identity_document(store_id: bytes) -> dict[str, object]:
 def _holds_data(files: FileSystem, directory: str) -> bool:
     for name in (JOURNAL, TOPICS):
         path = os.path.join(directory, name)
-        if files.exists(path) and any(not entry.startswith(".") for entry in files.list_directory(path)):
+        try:
+            names = files.list_directory(path)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            return True  # no new store has a file of this name
+        if any(not entry.startswith(".") for entry in names):
             return True
     return False

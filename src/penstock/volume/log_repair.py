@@ -107,8 +107,8 @@ class LogRepair:
         self.is_known_end_wrong = False
         """Whether the end in the positions file cannot be true."""
 
-    def look(self) -> None:
-        """Find out what is there; changes nothing but that what is no segment of the log is moved away."""
+    def look(self) -> int:
+        """Find out what is there, and where the log would end; changes nothing but that what is no segment of the log is moved away."""
         evidence = self._evidence
         if not self._files.exists(self._directory):
             self._files.make_directory(self._directory)
@@ -125,7 +125,7 @@ class LogRepair:
         for batch, is_redone in evidence.batches:
             self._pieces.append(_Piece(batch.first_offset, batch.end_offset, batch.header, None, 0, batch, is_redone))
         self._pieces.sort(key=lambda piece: (piece.first_offset, piece.segment is None))
-        self._choose(self._log_start, keeps_uncommitted=False)
+        return self._choose(self._log_start, keeps_uncommitted=False)[0]
 
     def run(self, *, keeps_uncommitted: bool = False) -> LogRow:
         """
@@ -285,6 +285,11 @@ class LogRepair:
             self._set_aside(path)
             self._report(found, path, pieces, stop)
         old = None if found is None else found.walk.header
+        # What it holds that belongs in a later segment, before it is written over.
+        self._pieces = [
+            piece._replace(batch=self._batch(piece)) if piece.segment == first and piece.first_offset >= stop else piece
+            for piece in self._pieces
+        ]
         return self._rewrite(first, stop, pieces, before, old)
 
     def _state(self, first: int) -> LogState:
@@ -338,9 +343,11 @@ class LogRepair:
         segment = Segment.create(
             self._files, temporary, header, self._state(first).encode(), self._settings.index_interval_bytes
         )
+        written: dict[int, _Piece] = {}
         for piece in pieces:
             batch = self._batch(piece)
             one = batch.header
+            written[piece.first_offset] = piece._replace(segment=first, position=segment.position, batch=None)
             copy = EncodedBatch(bytearray(batch.buffer), one.header_bytes, one.count, one.offset_span)
             copy.stamp(one.first_offset, one.append_time_us, one.max_time_us, header.segment_uid, 0, one.log_epoch)
             segment.write([copy], [(one.first_offset, one.append_time_us, one.max_time_us)])
@@ -349,6 +356,7 @@ class LogRepair:
         segment.sync()
         segment.close()
         self._files.rename(temporary, path)
+        self._pieces = [written.get(piece.first_offset, piece) for piece in self._pieces]
         self._drop_index(path)
         self._files.sync_directory(self._directory)
         time_us = max(before.max_time_us, segment.max_time_us)

@@ -47,21 +47,32 @@ from penstock.format.frame import (
 )
 from penstock.format.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from penstock.journal.checkpoints import CHECKPOINT_BYTES_MAX, NAMES, Checkpoints
-from penstock.journal.journal import file_name
+from penstock.journal.journal import NEW_SUFFIX, SPARE_SUFFIX, SUFFIX, file_name
 from penstock.journal.salvage import journal_identities, journal_sequences, whole_frames, write_journal
-from penstock.journal.small_file import read_small_file, replace_small_file
+from penstock.journal.small_file import TEMPORARY_SUFFIX, read_small_file, replace_small_file
 from penstock.log.identity import LogIdentity
 from penstock.log.positions import PositionsReader
 from penstock.log.salvage import FilePieces, Walk
-from penstock.log.segment import LOG_SUFFIX, index_path, parse_segment_name, segment_name
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, index_path, parse_segment_name, segment_name
 from penstock.overlay_files import OverlayFileSystem
 from penstock.settings import TopicSettings
 from penstock.values import is_name
 from penstock.volume.access import naming_refusals
 from penstock.volume.document import decode_document, encode_document
-from penstock.volume.identity import JOURNAL, LOCK_NAME, POSITIONS_NAME, STORE_FILE, TOPICS, identity_document, read_identity
+from penstock.volume.identity import (
+    JOURNAL,
+    LOCK_NAME,
+    POSITIONS_NAME,
+    STORE_FILE,
+    TOPICS,
+    create_identity,
+    identity_document,
+    read_identity,
+)
 from penstock.volume.log_repair import Evidence, LogRepair, Lost
 from penstock.volume.topic_files import (
+    DELETED_PREFIX,
+    NEW_PREFIX,
     TOPIC_FILE,
     TopicRecord,
     corrected_topic,
@@ -73,6 +84,8 @@ from penstock.volume.topic_files import (
 from penstock.volume.verification import Verifier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.clock import Clock
     from penstock.files import FileSystem
     from penstock.journal.salvage import WholeFrame
@@ -80,10 +93,16 @@ if TYPE_CHECKING:
     from penstock.volume.verification import Layers
 
 QUARANTINE = "quarantine"
+NOT_MENDED = "this could not be mended in its place"
+"""The last resort was needed."""
 _ROUNDS = 40
+"""After so many, what is left is set aside instead of mended."""
+_UNEXPECTED = (BadBytes, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, NotRegular)
+"""What a mend may raise because of other damage than what it mends."""
 _CERTAIN = 100
 """How well numbers of logs must fit a topic's segments, if there are others that may be theirs."""
 _COPY_BYTES = 1 << 20
+_FRAMES_END = 1 << 62
 
 
 class Repair(NamedTuple):
@@ -112,6 +131,9 @@ class Repairer:
         """Whether frames of the journal are lost: then one that was written ahead of its frame may have been committed by such a frame."""
         self._drops_others = False
         self._drops_sections = False
+        self._has_mended = False
+        self._given_up = 0
+        self._kept: set[tuple[str, ...]] = set()
 
     def run(self) -> Repair:
         """Repair. Raises `StoreLocked`, `StoreNotFound`, `AccessDenied`, or `Corrupt` for what cannot be repaired."""
@@ -134,29 +156,38 @@ class Repairer:
         return Repair(self._lost, self._quarantine)
 
     def _mend_all(self) -> None:
-        before: list[str] = []
-        for _ in range(_ROUNDS):
-            errors = Verifier(self._files, self._path, layers=self._layers, is_owner=True).examine()
-            if not errors:
+        seen: set[tuple[str, ...]] = set()
+        for done in range(_ROUNDS + len(self._LAST_RESORTS) + 1):
+            verifier = Verifier(self._files, self._path, layers=self._layers, is_owner=True)
+            errors = verifier.examine()
+            for error in errors:
+                if isinstance(error, UnsupportedFormat):
+                    raise error
+            if not errors and not (self._has_mended and self._keep_what_opening_cuts(verifier)):
                 return
-            now = [str(error) for error in errors]
-            if now == before:
-                raise errors[0]
-            before = now
-            self._mend(errors)
+            if not errors:
+                continue
+            self._has_mended = True
+            if self._clear_places():
+                continue  # what was said may have been about that
+            now = tuple(map(str, errors))
+            if now in seen or done >= _ROUNDS:
+                self._give_up(errors)
+                continue
+            seen.add(now)
+            try:
+                self._mend(errors)
+            except UnsupportedFormat:
+                raise
+            except (Corrupt, *_UNEXPECTED):
+                # Something else is damaged too, and hides this: the next look says what, or says the same once more.
+                continue
         raise errors[0]
 
     def _mend(self, errors: list[Corrupt]) -> None:
         """Mend what the errors name: the first place in this order, since the others may follow from it."""
-        for error in errors:
-            if isinstance(error, UnsupportedFormat):
-                raise error
         paths = [os.path.relpath(getattr(error, "path", self._path), self._path) for error in errors]
-        for path in paths:
-            if self._is_irregular(os.path.join(self._path, path)):
-                self._move_away(os.path.join(self._path, path))
-                return
-        if STORE_FILE in paths:
+        if STORE_FILE in paths or self._is_identity_foreign():
             self._mend_identity()
             return
         self._store_id = read_identity(self._files, self._path)
@@ -165,7 +196,7 @@ class Repairer:
                 self._files.make_directory(folder)
                 self._files.sync_directory(self._path)
                 self._lost.append(Lost(folder, None, None, "the folder was missing"))
-        if any(os.path.basename(path) == TOPIC_FILE for path in paths):
+        if any(os.path.basename(path) == TOPIC_FILE for path in paths) or self._foreign_topics():
             self._mend_topics()
             return
         if any(path.startswith("checkpoint-") for path in paths):
@@ -220,23 +251,129 @@ class Repairer:
             new.close()
         self._files.sync_directory(os.path.dirname(target))
 
-    def _is_irregular(self, path: str) -> bool:
-        """Whether something that is no file has the name of one."""
-        if path.endswith((JOURNAL, TOPICS)) or os.path.basename(path).isdecimal() or not self._files.exists(path):
-            return False
+    def _clear_places(self) -> bool:
+        """Move away what has the name of a file and is none, and what has that of a folder and is none; whether there was any."""
+        path, before = self._path, len(self._lost)
+        for name in (STORE_FILE, POSITIONS_NAME, *NAMES):
+            self._clear_file(os.path.join(path, name))
+            self._clear_file(os.path.join(path, name + TEMPORARY_SUFFIX))
+        for name in self._names_in(self._journal_directory):
+            if name.endswith((SUFFIX, SPARE_SUFFIX, NEW_SUFFIX)):
+                self._clear_file(os.path.join(self._journal_directory, name))
+        for topic in self._names_in(self._topics_directory):
+            folder = os.path.join(self._topics_directory, topic)
+            if topic.startswith((NEW_PREFIX, DELETED_PREFIX)):
+                self._names_in(folder)
+            elif is_name(topic) and self._is_folder(folder):
+                self._clear_file(os.path.join(folder, TOPIC_FILE))
+                self._clear_file(os.path.join(folder, TOPIC_FILE + TEMPORARY_SUFFIX))
+                for partition in filter(str.isdecimal, self._names_in(folder)):
+                    directory = os.path.join(folder, partition)
+                    for name in self._names_in(directory):
+                        if name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TEMPORARY_SUFFIX)):
+                            self._clear_file(os.path.join(directory, name))
+        return len(self._lost) > before
+
+    def _clear_file(self, path: str) -> None:
         try:
             self._files.open(path).close()
+        except FileNotFoundError:
+            return
         except NotRegular:
-            return os.path.dirname(path) != self._topics_directory and path != self._path
-        return False
+            self._move_away(path)
+
+    def _names_in(self, path: str) -> list[str]:
+        """The names in a folder; what is no folder is moved away."""
+        if self._is_folder(path):
+            return self._files.list_directory(path)
+        if self._files.exists(path):
+            self._lost.append(Lost(path, None, None, "this was no folder; it was moved away"))
+            self._set_aside(path, moved=True)
+        return []
+
+    def _is_folder(self, path: str) -> bool:
+        try:
+            self._files.list_directory(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def _move_away(self, path: str) -> None:
         self._lost.append(Lost(path, None, None, "this was no regular file; it was moved away"))
         self._set_aside(path, moved=True)
 
+    # -- the last resort --------------------------------------------------------------------------------------------
+
+    def _give_up(self, errors: list[Corrupt]) -> None:
+        """Mending does not help: set aside what is in the way, each time more of it. What is set aside is all in the quarantine."""
+        if self._given_up == len(self._LAST_RESORTS):
+            raise errors[0]
+        resort = self._LAST_RESORTS[self._given_up]
+        self._given_up += 1
+        self._lost.append(Lost(getattr(errors[0], "path", self._path), None, None, f"{NOT_MENDED}: {errors[0]}"))
+        paths = [os.path.relpath(getattr(error, "path", self._path), self._path) for error in errors]
+        logs = {
+            tuple(path.split(os.sep)[1:3]) for path in paths if path.startswith(TOPICS + os.sep) and path.count(os.sep) >= 2
+        }
+        self._clear_places()
+        with contextlib.suppress(Corrupt, *_UNEXPECTED):
+            resort(self, logs)
+
+    def _begin_from_logs(self, logs: set[tuple[str, ...]]) -> None:
+        """Journal and checkpoints go, once what the journal has is in the logs."""
+        del logs
+        self._store_id = read_identity(self._files, self._path)
+        self._drop_positions()
+        rows: tuple[LogRow, ...] = ()
+        with contextlib.suppress(Corrupt):
+            rows = self._load().rows
+        for name in NAMES:
+            if self._files.exists(os.path.join(self._path, name)):
+                self._set_aside(os.path.join(self._path, name), moved=True)
+        self._make_checkpoint(keeps_journal=False, ends=rows)
+
+    def _set_logs_aside(self, logs: set[tuple[str, ...]]) -> None:
+        """The files of the logs that are named go; of all, if none is."""
+        self._store_id = read_identity(self._files, self._path)
+        for topic, partition in sorted(logs or self._all_logs()):
+            directory = os.path.join(self._topics_directory, topic, partition)
+            if not self._is_folder(directory):
+                continue
+            self._lost.append(Lost(directory, None, None, "the files of the log could not be mended; they were set aside"))
+            for name in self._files.list_directory(directory):
+                self._set_aside(os.path.join(directory, name), moved=True)
+        self._begin_from_logs(logs)
+
+    def _set_topics_aside(self, logs: set[tuple[str, ...]]) -> None:
+        """The folders of the topics that are named go; all of them, if none is."""
+        self._store_id = read_identity(self._files, self._path)
+        for topic in sorted({topic for topic, *_ in logs} or set(topic_folders(self._files, self._topics_directory))):
+            self._set_folder_aside(
+                os.path.join(self._topics_directory, topic), "the topic could not be mended; it was set aside"
+            )
+        self._begin_from_logs(logs)
+
+    def _set_all_aside(self, logs: set[tuple[str, ...]]) -> None:
+        """A store without topics is left."""
+        del logs
+        for folder in (self._topics_directory, self._journal_directory):
+            self._set_folder_aside(folder, "the store could not be mended; all of this was set aside")
+        for name in (STORE_FILE, POSITIONS_NAME, *NAMES):
+            if self._files.exists(os.path.join(self._path, name)):
+                self._set_aside(os.path.join(self._path, name), moved=True)
+        create_identity(self._files, self._path)
+
+    def _set_folder_aside(self, path: str, reason: str) -> None:
+        if self._files.exists(path):
+            self._lost.append(Lost(path, None, None, reason))
+            self._set_aside(path, moved=True)
+
+    _LAST_RESORTS = (_begin_from_logs, _set_logs_aside, _set_topics_aside, _set_all_aside)
+
     # -- store.json and topic.json ----------------------------------------------------------------------------------
 
-    def _mend_identity(self) -> None:
+    def _identities(self) -> Counter[bytes]:
+        """The stores that the other files say they belong to."""
         ids: Counter[bytes] = Counter(journal_identities(self._files, self._journal_directory))
         for name in NAMES:
             checkpoint = self._read_checkpoint(name)
@@ -244,15 +381,29 @@ class Repairer:
                 ids[checkpoint.store_id] += 1
         for header, _ in self._all_segments():
             ids[header.store_id] += 1
+        return ids
+
+    def _is_identity_foreign(self) -> bool:
+        """Whether `store.json` is that of another store: more of the other files belong together without it than with it."""
+        ids = self._identities()
+        ids[read_identity(self._files, self._path)] += 1
+        return ids.most_common(1)[0][1] > ids[read_identity(self._files, self._path)]
+
+    def _mend_identity(self) -> None:
+        ids = self._identities()
         path = os.path.join(self._path, STORE_FILE)
-        if not ids:
-            read_identity(self._files, self._path)
         if self._files.exists(path):
             self._set_aside(path)
         else:
             self._quarantine_folder()
-        replace_small_file(self._files, path, encode_document(identity_document(ids.most_common(1)[0][0])))
-        self._lost.append(Lost(path, None, None, "the store's identity was made anew from its other files; nothing is lost"))
+        store_id = ids.most_common(1)[0][0] if ids else secrets.token_bytes(16)
+        replace_small_file(self._files, path, encode_document(identity_document(store_id)))
+        reason = (
+            "the store's identity was made anew from its other files; nothing is lost"
+            if ids
+            else "no file says which store this was; it has a new identity"
+        )
+        self._lost.append(Lost(path, None, None, reason))
 
     def _read_checkpoint(self, name: str) -> Checkpoint | None:
         try:
@@ -265,14 +416,14 @@ class Repairer:
     def _all_segments(self) -> list[tuple[SegmentHeader, str]]:
         """The header and the path of each segment's file whose header can be read, wherever it lies."""
         found = []
-        if not self._files.exists(self._topics_directory):
+        if not self._is_folder(self._topics_directory):
             return []
         for topic in topic_folders(self._files, self._topics_directory):
             folder = os.path.join(self._topics_directory, topic)
             for partition in self._files.list_directory(folder):
-                if not partition.isdecimal():
-                    continue
                 directory = os.path.join(folder, partition)
+                if not partition.isdecimal() or not self._is_folder(directory):
+                    continue
                 for name in self._files.list_directory(directory):
                     header = self._segment_header(os.path.join(directory, name))
                     if header is not None:
@@ -293,13 +444,13 @@ class Repairer:
         finally:
             file.close()
 
-    def _mend_topic(self, name: str, *, alone: bool) -> None:
-        """*alone*: no other one is damaged."""
+    def _mend_topic(self, name: str, *, alone: bool, foreign: bool) -> None:
+        """*alone*: no other one is damaged. *foreign*: its `topic.json` is whole, and that of a topic of another store."""
         folder = os.path.join(self._topics_directory, name)
         path = os.path.join(folder, TOPIC_FILE)
         if self._files.exists(path):
             self._set_aside(path)
-            corrected = corrected_topic(read_small_file(self._files, path), name)
+            corrected = None if foreign else corrected_topic(read_small_file(self._files, path), name)
             if corrected is not None:
                 replace_small_file(self._files, path, corrected)
                 self._lost.append(Lost(path, None, None, "one bit had flipped and was flipped back; nothing is lost"))
@@ -334,7 +485,50 @@ class Repairer:
         unclaimed = {topic_id for topic_id, _ in self._known_positions() if topic_id not in others}
         return unclaimed.pop() if len(unclaimed) == 1 and alone else secrets.token_bytes(16)
 
+    def _foreign_topics(self) -> set[str]:
+        """
+        The topics whose `topic.json` is of another store.
+
+        No segment has the id that it says, and segments in the topic's folder have one that no topic has; and its logs are not those that
+        checkpoints and journal name and no other topic has, or are those that these segments belong to.
+        """
+        records = self._whole_topics()
+        segments = [(header, path) for header, path in self._all_segments() if header.store_id == self._store_id]
+        ids = {header.topic_id for header, _ in segments} | {topic_id for topic_id, _ in self._known_positions()}
+        known = {record.topic_id for record in records}
+        foreign = set()
+        for record in records:
+            if record.topic_id in ids:
+                continue
+            prefix = os.path.join(self._topics_directory, record.name) + os.sep
+            strays = [header for header, path in segments if path.startswith(prefix) and header.topic_id not in known]
+            if strays and not self._has_other_logs(record, strays, records):
+                foreign.add(record.name)
+        return foreign
+
+    def _has_other_logs(self, record: TopicRecord, strays: list[SegmentHeader], records: list[TopicRecord]) -> bool:
+        """Whether the topic has logs of this store, and the *strays* in its folder are not theirs."""
+        named: set[int] = set()
+        by_uid: dict[int, set[int]] = {}
+        for checkpoint in filter(None, map(self._read_checkpoint, NAMES)):
+            named |= {row.log_id for row in checkpoint.rows if checkpoint.store_id == self._store_id}
+        for frame in whole_frames(self._files, self._journal_directory, self._store_id, 0):
+            for entry in frame.entries:
+                if entry.kind != ENTRY_OTHER:
+                    named.add(entry.owner)
+                    by_uid.setdefault(_segment_uid(entry) or 0, set()).add(entry.owner)
+        mine = {record.first_log_id + partition for partition in range(record.partitions)}
+        claimed = {
+            one.first_log_id + partition for one in records if one.name != record.name for partition in range(one.partitions)
+        }
+        proven = {log_id for header in strays for log_id in by_uid.get(header.segment_uid, ())}
+        return bool(mine & named - claimed) and bool(proven) and not proven & mine
+
     def _readable_topics(self) -> list[TopicRecord]:
+        foreign = self._foreign_topics()
+        return [record for record in self._whole_topics() if record.name not in foreign]
+
+    def _whole_topics(self) -> list[TopicRecord]:
         found = []
         for name in topic_folders(self._files, self._topics_directory):
             try:
@@ -348,16 +542,18 @@ class Repairer:
     def _mend_topics(self) -> None:
         """Before anything is concluded from which topics there are."""
         readable = {record.name for record in self._readable_topics()}
+        foreign = self._foreign_topics()
         damaged = [name for name in topic_folders(self._files, self._topics_directory) if name not in readable]
         documents = {}
         for name in damaged:
             with contextlib.suppress(OSError, BadBytes):
-                data = read_small_file(self._files, os.path.join(self._topics_directory, name, TOPIC_FILE))
-                documents[decode_document("topic", data).get("name")] = data
+                if name not in foreign:
+                    data = read_small_file(self._files, os.path.join(self._topics_directory, name, TOPIC_FILE))
+                    documents[decode_document("topic", data).get("name")] = data
         for name in damaged:
             path = os.path.join(self._topics_directory, name, TOPIC_FILE)
             if name not in documents:
-                self._mend_topic(name, alone=len(damaged) == 1)
+                self._mend_topic(name, alone=len(damaged) == 1, foreign=name in foreign)
                 continue
             # It lies whole in the folder of another one.
             self._set_aside(path) if self._files.exists(path) else self._quarantine_folder()
@@ -380,26 +576,33 @@ class Repairer:
         next_id = max(claimed, default=-1) + 1
         number = 0
         for checkpoint in sorted(filter(None, map(self._read_checkpoint, NAMES)), key=lambda one: one.generation):
-            rows |= {row.log_id: row for row in checkpoint.rows}
-            next_id = max(next_id, checkpoint.next_log_id)
-            number = checkpoint.frame_number
-        uids = {header.segment_uid for header, path in self._all_segments() if header.topic_id == topic_id}
+            if checkpoint.store_id == self._store_id:
+                rows |= {row.log_id: row for row in checkpoint.rows}
+                next_id = max(next_id, checkpoint.next_log_id)
+                number = checkpoint.frame_number
+        owners = {header.segment_uid: header.topic_id for header, _ in self._all_segments()}
         named: Counter[int] = Counter()
-        for frame in whole_frames(self._files, self._journal_directory, self._store_id, number):
+        others: set[int] = set()
+        # Those before the checkpoint too: each batch says in which segment it belongs.
+        for frame in whole_frames(self._files, self._journal_directory, self._store_id, 0):
             for entry in frame.entries:
                 if entry.kind == ENTRY_OTHER:
                     continue
                 next_id = max(next_id, entry.owner + 1)
-                named[entry.owner] += 0
-                if entry.kind == ENTRY_BATCH and Batch(entry.body).header.segment_uid in uids:
+                if frame.number > number:
+                    named[entry.owner] += 0
+                owner = owners.get(_segment_uid(entry) or 0)
+                if owner == topic_id:
                     named[entry.owner] += 1000
-        candidates = sorted({one for one in [*rows, *named] if one not in claimed})
+                elif owner is not None:
+                    others.add(entry.owner)
+        candidates = sorted({one for one in [*rows, *named] if one not in claimed and one not in others})
         if candidates and candidates == list(range(candidates[0], candidates[0] + count)):
             return candidates[0]
         scores = []
         for start in candidates:
             run = range(start, start + count)
-            if not any(one in claimed for one in run):
+            if not any(one in claimed or one in others for one in run):
                 fits = [self._fit(name, at, rows.get(log_id)) + named.get(log_id, 0) for at, log_id in enumerate(run)]
                 scores.append((sum(fits), start))
         scores.sort(reverse=True)
@@ -411,7 +614,7 @@ class Repairer:
         if row is None:
             return 0
         directory = os.path.join(self._topics_directory, name, str(partition))
-        names = self._files.list_directory(directory) if self._files.exists(directory) else []
+        names = self._files.list_directory(directory) if self._is_folder(directory) else []
         if not row.position:
             return 1 if not any(parse_segment_name(one) is not None for one in names) else 0
         if segment_name(row.segment_first) not in names:
@@ -442,7 +645,8 @@ class Repairer:
         for generation in (checkpoint.generation + 1, checkpoint.generation + 2):
             checkpoints.store(checkpoint._replace(generation=generation, clean=False))
 
-    def _make_checkpoint(self) -> None:
+    def _make_checkpoint(self, *, keeps_journal: bool = True, ends: Sequence[LogRow] = ()) -> None:
+        """Without *keeps_journal* what it has goes into the logs, and it begins without a frame. *ends*: where logs began and ended."""
         self._lost.append(
             Lost(os.path.join(self._path, NAMES[0]), None, None, "no checkpoint could be read; one was made anew")
         )
@@ -457,7 +661,10 @@ class Repairer:
         empty = Checkpoint(self._store_id, 1, owner, number, 0, 0, clean=False, next_log_id=next_log_id, rows=())
         self._quarantine_folder()
         rows, epoch = [], 0
-        evidence = self._evidence(empty, frames)
+        evidence = self._evidence(empty if keeps_journal else empty._replace(frame_number=_FRAMES_END), frames)
+        for row in ends:
+            known = evidence.setdefault(row.log_id, Evidence())
+            known.log_start, known.known_end = max(known.log_start, row.log_start), row.end
         for record in topics:
             for partition in range(record.partitions):
                 log = self._log_repair(record, partition, evidence)
@@ -468,7 +675,7 @@ class Repairer:
         # Of groups only the journal's last operations are left, which mean nothing without what was before them.
         self._drops_others = True
         checkpoint = empty._replace(rows=tuple(rows), log_epoch=epoch)
-        self._rewrite_journal(frames, checkpoint)
+        self._rewrite_journal(frames if keeps_journal else [], checkpoint)
 
     def _owner_generation(self) -> int:
         reader = PositionsReader(self._files, os.path.join(self._path, POSITIONS_NAME), self._store_id)
@@ -620,6 +827,29 @@ class Repairer:
             epoch = max(epoch, log.log_epoch)
         self._store_checkpoints(checkpoint._replace(rows=tuple(rows.values()), log_epoch=epoch))
 
+    def _keep_what_opening_cuts(self, verifier: Verifier) -> bool:
+        """
+        Whether opening would cut good messages off a log, which are kept now.
+
+        In a store that is not damaged, what lies after a bad batch that was never synced is a torn tail. In one that is, that may be damage
+        too, and all that can be read is kept.
+        """
+        if not verifier.cut_ends:
+            return False
+        self._store_id = read_identity(self._files, self._path)
+        checkpoint = self._load()
+        evidence = self._evidence(checkpoint, whole_frames(self._files, self._journal_directory, self._store_id, 0))
+        records = {record.name: record for record in self._readable_topics()}
+        logs: set[tuple[str, ...]] = set()
+        for (topic, partition), end in verifier.cut_ends.items():
+            log = (topic, str(partition))
+            if log not in self._kept and self._log_repair(records[topic], partition, evidence).look() > end:
+                logs.add(log)
+        self._kept |= logs
+        if logs:
+            self._mend_logs(logs)
+        return bool(logs)
+
     def _log_repair(self, record: TopicRecord, partition: int, evidence: dict[int, Evidence]) -> LogRepair:
         identity = LogIdentity(self._store_id, record.topic_id, record.name, partition, record.first_log_id + partition)
         directory = os.path.join(self._topics_directory, record.name, str(partition))
@@ -668,6 +898,13 @@ class Repairer:
         self._drop_positions()
         report = {"lost": [list(lost) for lost in self._lost], "store": self._path}
         replace_small_file(self._files, os.path.join(self._quarantine, "report.json"), encode_document(report))
+
+
+def _segment_uid(entry: FrameEntry) -> int | None:
+    """The segment that a batch of the journal was written for."""
+    if entry.kind == ENTRY_BATCH:
+        return Batch(entry.body).header.segment_uid
+    return decode_reference(entry).segment_uid if entry.kind == ENTRY_REFERENCE else None
 
 
 def read_identity_or_damage(files: FileSystem, path: str) -> None:

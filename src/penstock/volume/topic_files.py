@@ -26,6 +26,7 @@ NEW_PREFIX = ".new-"
 DELETED_PREFIX = ".deleted-"
 PARTITIONS_MAX = 10_000
 _CORRECTED_BYTES_MAX = 16 * 1024
+_PRINTABLE = frozenset([0x0A, *range(0x20, 0x7F)])
 
 
 class TopicRecord(NamedTuple):
@@ -86,14 +87,27 @@ def corrected_topic(data: bytes, name: str) -> bytes | None:
 
     CRC-32C tells any two documents of this length apart that differ in up to three bits, so one that one bit makes whole was that one.
     """
+    # Printable all over, and with this beginning and this end: what differs from that is where the bit is, or too much.
+    odd = [at for at, byte in enumerate(data) if byte not in _PRINTABLE]
+    if len(odd) > 1 or _distance(data[:14], b'{\n "crc32c": "') + _distance(data[-3:], b"\n}\n") > 1:
+        return None
     whole: list[bytes] = []
-    for at in range(min(len(data), _CORRECTED_BYTES_MAX)):
+    for at in odd or range(min(len(data), _CORRECTED_BYTES_MAX)):
         for bit in range(8):
+            if data[at] ^ 1 << bit not in _PRINTABLE:
+                continue
             candidate = b"%b%c%b" % (data[:at], data[at] ^ 1 << bit, data[at + 1 :])
             with contextlib.suppress(BadBytes, BadSetting, AttributeError, KeyError, TypeError, ValueError, OverflowError):
                 _record(decode_document("topic", candidate), name)
                 whole.append(candidate)
     return whole[0] if len(set(whole)) == 1 else None
+
+
+def _distance(one: bytes, other: bytes) -> int:
+    """How many bits differ; as many as there are if one is longer."""
+    if len(one) != len(other):
+        return 8 * max(len(one), len(other))
+    return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True))
 
 
 def read_topics(files: FileSystem, directory: str) -> list[TopicRecord]:

@@ -49,7 +49,7 @@ from penstock.volume.volume import Volume
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.files import FileSystem
+    from penstock.files import File, FileSystem
     from penstock.format.batch import Batch
     from penstock.log.log_reader import LogReader
     from penstock.log.partition_log import PartitionLog
@@ -115,6 +115,8 @@ class Verifier:
         """What opening and reading raised, of damage."""
         self.is_open = False
         """Whether opening succeeded."""
+        self.cut_ends: dict[tuple[str, int], int] = {}
+        """Where the logs end of which opening would cut something off, by topic and partition."""
         self._findings: list[Finding] = []
         self._topics = self._segments = self._batches = self._messages = self._bytes = 0
 
@@ -183,6 +185,11 @@ class Verifier:
                 self._damage(problem)
             return
         self.is_open = True
+        self.cut_ends = {
+            (log.identity.topic, log.identity.partition): log.committed_end
+            for log in volume.logs
+            if (report := volume.reports[log.log_id]).cut_bytes or report.removed_segments
+        }
         try:
             self._check_checkpoints(volume.store_id)
             self._topics = len(volume.topics)
@@ -203,7 +210,7 @@ class Verifier:
         firsts = log.segment_firsts
         for first in firsts:
             path = os.path.join(log.directory, segment_name(first))
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotRegular):
                 file = files.open(path)
                 file.drop_cache()
                 self._bytes += file.size()
@@ -239,8 +246,7 @@ class Verifier:
         self.errors.append(error)
         found = len(self._findings)
         path = "" if first is None else os.path.join(log.directory, segment_name(first))
-        if first is not None and files.exists(path) and isinstance(error, DamagedFile):
-            file = files.open(path)
+        if first is not None and isinstance(error, DamagedFile) and (file := _find_file(files, path)) is not None:
             try:
                 walk = Walk(FilePieces(file), first, log.identity)
                 walk.run(
@@ -319,6 +325,13 @@ class Verifier:
                 break
             self._count(batches)
             at = batches[-1].end_offset
+
+
+def _find_file(files: FileSystem, path: str) -> File | None:
+    try:
+        return files.open(path)
+    except (FileNotFoundError, NotRegular):
+        return None
 
 
 def verify(

@@ -271,6 +271,7 @@ class Volume:
         self._checkpoints = Checkpoints(files, path, store_id)
         checkpoint = self._checkpoints.load()
         self._journal = Journal(files, os.path.join(path, JOURNAL), store_id, settings.journal_file_bytes)
+        self._journal.check_names()
         topics_directory = os.path.join(path, TOPICS)
         remove_unfinished(files, topics_directory)
         topics = read_topics(files, topics_directory)

@@ -168,11 +168,11 @@ def remove_folder(base: Base, files: SimulatedFileSystem, rng: Random) -> str:
     if not folders:
         return extra(base, files, rng)
     folder = rng.choice(folders)
-    _remove_tree(files, folder)
+    remove_tree(files, folder)
     return f"remove {folder}"
 
 
-def _remove_tree(files: SimulatedFileSystem, folder: str) -> None:
+def remove_tree(files: SimulatedFileSystem, folder: str) -> None:
     for path in files.files():
         if path.startswith(folder + "/"):
             files.unlink(path)
@@ -223,7 +223,7 @@ def file_for_folder(base: Base, files: SimulatedFileSystem, rng: Random) -> str:
     folder = rng.choice(_folders(files) or [STORE])
     if folder == STORE:
         return extra(base, files, rng)
-    _remove_tree(files, folder)
+    remove_tree(files, folder)
     files.replace(folder, rng.choice([b"", b"not a folder"]))
     return f"a file in the place of {folder}"
 

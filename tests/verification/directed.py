@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.format.frame import FRAME_MAGIC
 from tests.bad_bytes import stores as small
-from tests.verification.damages import STORE
+from tests.verification.damages import STORE, remove_tree
 from tests.verification.stores import small_stores, whole
 
 if TYPE_CHECKING:
@@ -131,3 +131,65 @@ def no_checkpoint() -> Subject:
     for number in range(2):
         files.unlink(f"{STORE}/checkpoint-{number}")
     return store.subject("no checkpoint", files)
+
+
+def weak_tail() -> Subject:
+    """A log with a weaker sync mode has bytes after its first segment, which opening takes for a torn tail; and another log is damaged."""
+    store = small_stores()["killed"]
+    files = _other_boot(store)
+    weak = _segments(files)[0].replace("/always/", "/os/")
+    files.replace(weak, files.files()[weak] + bytes(512))
+    path = _segments(files)[0]
+    content = bytearray(files.files()[path])
+    content[content.index(b"first")] ^= 1
+    files.replace(path, bytes(content))
+    return store.subject("weak tail, bad batch", files)
+
+
+def bad_segments() -> Subject:
+    """Of two segments that follow each other one has a bad batch, and one is empty; and another topic is gone."""
+    store = small_stores()["closed"]
+    files = store.base.files.kill()
+    first, second = [path.replace("/always/", "/os/") for path in _segments(files)[:2]]
+    content = bytearray(files.files()[first])
+    content[content.index(b"first")] ^= 1
+    files.replace(first, bytes(content))
+    files.replace(second, b"")
+    remove_tree(files, f"{STORE}/topics/always")
+    return store.subject("bad batch, empty segment, lost topic", files)
+
+
+def folder_for_file() -> Subject:
+    """A folder has the name of a checkpoint."""
+    store = small_stores()["closed"]
+    files = _other_boot(store)
+    files.unlink(f"{STORE}/checkpoint-0")
+    files.make_directory(f"{STORE}/checkpoint-0")
+    return store.subject("a folder for a checkpoint", files)
+
+
+def _with_foreign(store: Whole, path: str, other: str) -> SimulatedFileSystem:
+    files = _other_boot(store)
+    files.replace(f"{STORE}/{path}", store.base.foreign[f"{STORE}/{other}"])
+    return files
+
+
+def foreign_topic() -> Subject:
+    """The `topic.json` of a topic is that of one of another store."""
+    store = small_stores()["closed"]
+    return store.subject("foreign topic", _with_foreign(store, "topics/always/topic.json", "topics/always/topic.json"))
+
+
+def foreign_identity() -> Subject:
+    """`store.json` is that of another store."""
+    store = small_stores()["closed"]
+    return store.subject("foreign identity", _with_foreign(store, "store.json", "store.json"))
+
+
+def lost_topics() -> Subject:
+    """Two topics have lost their `topic.json`, and the journal alone has the end of one of them."""
+    store = small_stores()["powerless"]
+    files = _other_boot(store)
+    for topic in ("always", "os"):
+        files.replace(f"{STORE}/topics/{topic}/topic.json", b"{}")
+    return store.subject("lost topic, lost topic", files)

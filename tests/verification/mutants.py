@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from penstock.files import NotRegular
 from penstock.journal import salvage
 from penstock.journal.checkpoints import Checkpoints
 from penstock.overlay_files import OverlayFile, OverlayFileSystem
@@ -199,6 +200,49 @@ def repair_drops_what_was_written_ahead() -> Any:
     return mock.patch.object(LogRepair, "run", run)
 
 
+def the_overlay_cannot_move_folders() -> Any:
+    """A plan for what is no file raises, though the repair would succeed."""
+
+    def rename_closed(self: OverlayFileSystem, source: str, target: str) -> None:
+        del self, target
+        raise NotRegular(source)
+
+    return mock.patch.object(OverlayFileSystem, "_rename_closed", rename_closed)
+
+
+def repair_lets_opening_cut() -> Any:
+    """A tail that opening takes for torn is left to it, though the store is damaged."""
+    return mock.patch.object(Repairer, "_keep_what_opening_cuts", return_value=False)
+
+
+def repair_reads_what_it_wrote_over() -> Any:
+    """Batches of a segment that was written again are looked for where they were before."""
+    original = LogRepair._rewrite
+
+    def rewrite(self: LogRepair, *arguments: Any) -> LogRow:
+        pieces = self._pieces
+        row = original(self, *arguments)
+        self._pieces = pieces
+        return row
+
+    return mock.patch.object(LogRepair, "_rewrite", rewrite)
+
+
+def repair_believes_a_foreign_topic() -> Any:
+    """A `topic.json` of another store makes strangers of the topic's segments."""
+    return mock.patch.object(Repairer, "_foreign_topics", return_value=set())
+
+
+def repair_believes_a_foreign_identity() -> Any:
+    """A `store.json` of another store makes strangers of all files."""
+    return mock.patch.object(Repairer, "_is_identity_foreign", return_value=False)
+
+
+def repair_does_not_ask_the_journal_whose_a_log_is() -> Any:
+    """The logs of two topics without `topic.json` cannot be told apart then."""
+    return mock.patch.object(repairing, "_segment_uid", return_value=None)
+
+
 FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (verify_does_not_open, directed.no_checkpoint),
     (verify_does_not_read, directed.bad_first_batch),
@@ -215,5 +259,11 @@ FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (repair_writes_one_checkpoint, directed.lost_end),
     (repair_leaves_strays, directed.stray_segments),
     (repair_drops_what_was_written_ahead, directed.lost_journal),
+    (the_overlay_cannot_move_folders, directed.folder_for_file),
+    (repair_lets_opening_cut, directed.weak_tail),
+    (repair_reads_what_it_wrote_over, directed.bad_segments),
+    (repair_believes_a_foreign_topic, directed.foreign_topic),
+    (repair_believes_a_foreign_identity, directed.foreign_identity),
+    (repair_does_not_ask_the_journal_whose_a_log_is, directed.lost_topics),
 )
 """Each with a store that is enough to find it."""

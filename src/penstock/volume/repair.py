@@ -15,7 +15,14 @@ What it does about each place:
 - The journal: written anew, with each frame that can be read.
 - A log: see `log_repair.py`.
 - A topic whose folder is gone: what names it is forgotten.
-- Whatever is no regular file is moved away.
+- What has the name of a file and is none, or that of a folder and is none, is moved away, before anything else.
+- `store.json` or `topic.json` of another store: as if it were damaged.
+
+Several damages are mended one after the other, each look judging the mend before it. In a store that was damaged no torn tail is
+trusted: what opening would cut off and can be read is kept.
+
+If an error comes back, its mend did not help. Then what is in the way is set aside, each time more of it (`_LAST_RESORTS`): so every
+repair ends in a store that opens.
 
 Nothing is thrown away: each file that is changed is first copied into `quarantine/`, and each one that goes is moved there, together with a
 report. A repair that is interrupted is begun anew by the next one.
@@ -26,6 +33,7 @@ report. A repair that is interrupted is begun anew by the next one.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 from collections import Counter
@@ -73,6 +81,7 @@ from penstock.volume.log_repair import Evidence, LogRepair, Lost
 from penstock.volume.topic_files import (
     DELETED_PREFIX,
     NEW_PREFIX,
+    PARTITIONS_MAX,
     TOPIC_FILE,
     TopicRecord,
     corrected_topic,
@@ -457,12 +466,15 @@ class Repairer:
                 return
         else:
             self._quarantine_folder()
-        partitions = [int(one) for one in self._files.list_directory(folder) if one.isdecimal()]
-        count = max(partitions, default=0) + 1
+        partitions = {int(one) for one in self._files.list_directory(folder) if one.isdecimal() and int(one) < PARTITIONS_MAX}
         topic_id = self._topic_id(name, alone=alone)
-        count = max([count, *[header.partition + 1 for header, _ in self._all_segments() if header.topic_id == topic_id]])
-        count = max([count, *[partition + 1 for known, partition in self._known_positions() if known == topic_id]])
-        record = TopicRecord(name, topic_id, count, self._first_log_id(name, count, topic_id), TopicSettings())
+        # It has those that segments or positions name, and all folders up to the first gap; one after that may not be the store's.
+        sure = [header.partition for header, _ in self._all_segments() if header.topic_id == topic_id]
+        sure += [partition for known, partition in self._known_positions() if known == topic_id]
+        gap = next(at for at in itertools.count() if at not in partitions)
+        least = max([gap - 1, 0, *sure]) + 1
+        first_log_id, count = self._first_log_id(name, least, max([least - 1, *partitions]) + 1, topic_id)
+        record = TopicRecord(name, topic_id, count, first_log_id, TopicSettings())
         for partition in range(count):
             if partition not in partitions:
                 self._files.make_directory(os.path.join(folder, str(partition)))
@@ -564,9 +576,9 @@ class Repairer:
         records = [*self._readable_topics(), *read_deleted(self._files, self._topics_directory)]
         return {record.first_log_id + partition for record in records for partition in range(record.partitions)}
 
-    def _first_log_id(self, name: str, count: int, topic_id: bytes) -> int:
+    def _first_log_id(self, name: str, least: int, most: int, topic_id: bytes) -> tuple[int, int]:
         """
-        The first of the numbers that its logs have in checkpoints and journal: those that no other topic has.
+        The first of the numbers that its logs have in checkpoints and journal, which no other topic has, and how many these are.
 
         If a folder of another topic is gone too, there are more of them: then those that fit its segments, if no others fit as well; else
         new numbers. What the journal has of it is given up then, rather than given to the wrong topic.
@@ -597,17 +609,17 @@ class Repairer:
                 elif owner is not None:
                     others.add(entry.owner)
         candidates = sorted({one for one in [*rows, *named] if one not in claimed and one not in others})
-        if candidates and candidates == list(range(candidates[0], candidates[0] + count)):
-            return candidates[0]
+        if least <= len(candidates) <= most and candidates == list(range(candidates[0], candidates[0] + len(candidates))):
+            return candidates[0], len(candidates)
         scores = []
         for start in candidates:
-            run = range(start, start + count)
+            run = range(start, start + most)
             if not any(one in claimed or one in others for one in run):
                 fits = [self._fit(name, at, rows.get(log_id)) + named.get(log_id, 0) for at, log_id in enumerate(run)]
                 scores.append((sum(fits), start))
         scores.sort(reverse=True)
         certain = bool(scores) and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0])
-        return scores[0][1] if certain else next_id
+        return scores[0][1] if certain else next_id, most
 
     def _fit(self, name: str, partition: int, row: LogRow | None) -> int:
         """How well a row of a checkpoint fits the files of a partition."""

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.format.batch import encode_batch
-from penstock.log.filtering import Protection
+from penstock.log.filtering import EVERYTHING, Protection
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
@@ -50,7 +50,7 @@ Stored = dict[int, tuple[bytes | None, bytes | None]]
 """Key and value by offset."""
 
 
-def content(log: PartitionLog) -> Stored:
+def content(log: PartitionLog | LogReader) -> Stored:
     """What can be read, from the start of the log on. Raises `Anomaly` if offsets do not rise."""
     found: Stored = {}
     at = log.log_start
@@ -292,6 +292,62 @@ def retention_case(seed: int, share: float = 1.0) -> int:
     case.explore(retain, check, states=6)
     if not case.log.log_start == wanted > 0:
         raise Anomaly("retention did nothing")
+    return case.checked
+
+
+def sealing_case(seed: int, share: float = 1.0, *, settings: TopicSettings = TOPIC) -> int:
+    """
+    The active segment of a topic to which nothing is published is sealed, then all of the topic goes; and what comes later is kept.
+
+    Of a log with a weak mode a crash may take the end of what was published last, and nothing from the middle.
+    """
+    case = Case(settings=settings, seed=seed, share=share)
+    durable = case.log.committed_end
+    case.publish(6)
+    end = case.log.committed_end
+
+    def seal_and_retain(volume: Volume) -> None:
+        log = volume.log("t")
+        first = log.committed_end
+        if not volume.roll(log, lambda: log.is_overdue(0, EVERYTHING)):
+            raise Anomaly("a segment with messages was not sealed")
+        if log.segment_firsts[-1] != first or volume.roll(log, lambda: log.is_overdue(0, EVERYTHING)):
+            raise Anomaly("a segment without messages was sealed")
+        volume.checkpoint()
+        volume.checkpoint()
+        volume.housekeeping.retain(log, Rules(messages_max=0))
+
+    def check(volume: Volume) -> None:
+        log = volume.log("t")
+        stored = content(log)
+        case.check_subset(stored)
+        last = log.committed_end
+        if last < (end if log.always else durable) or last > end:
+            raise Anomaly(f"the log ends at {last}, and {end} were published")
+        if log.log_start not in (0, end) or sorted(stored) != list(range(log.log_start, last)):
+            raise Anomaly(f"with a start at {log.log_start} offsets {sorted(stored)} are served")
+        if stored:
+            check_below_start(log, stored)
+        reader = VolumeReader.open(PATH, files=volume._files).log("t")
+        if (reader.log_start, reader.committed_end) != (log.log_start, last):
+            raise Anomaly(f"a reader sees offsets from {reader.log_start} to {reader.committed_end}")
+        if content(reader) != stored:
+            raise Anomaly("a reader finds something else than the owner")
+        if volume is case.volume:
+            return
+        if volume_names(volume) != log.segment_firsts:
+            raise Anomaly(f"the log has the segments {log.segment_firsts}, and the files {volume_names(volume)} are there")
+        if case.rng.random() < 0.5 and last > log.segment_firsts[-1]:
+            seal_and_retain(volume)
+            if content(log) or log.log_start != last:
+                raise Anomaly("messages stayed")
+        first = volume.append(log, encode_batch([b"later"]))
+        if first != last or content(log).get(first) != (None, b"later"):
+            raise Anomaly(f"what is published later is not at {last}")
+
+    case.explore(seal_and_retain, check, states=6)
+    if (case.log.log_start, case.log.committed_end, len(case.log.segment_firsts)) != (end, end, 1):
+        raise Anomaly("messages stayed")
     return case.checked
 
 

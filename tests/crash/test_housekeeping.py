@@ -24,7 +24,15 @@ from penstock.volume import volume as volumes
 from penstock.volume.housekeeping import Housekeeping
 from penstock.volume.tickets import MoveLogStart
 from penstock.volume.volume import Volume
-from tests.crash.housekeeping import WEAK, Case, compaction_case, deletion_case, retention_case, vacuum_case
+from tests.crash.housekeeping import (
+    WEAK,
+    Case,
+    compaction_case,
+    deletion_case,
+    retention_case,
+    sealing_case,
+    vacuum_case,
+)
 from tests.crash.workload import Anomaly
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ CASES: dict[str, Callable[..., int]] = {
     "vacuum": vacuum_case,
     "retention": retention_case,
     "deletion": deletion_case,
+    "sealing": sealing_case,
 }
 
 
@@ -57,6 +66,11 @@ def test_i37_for_more_seeds(case: str) -> None:
 def test_i35_a_log_with_a_weak_mode_keeps_the_latest_that_is_durable() -> None:
     """sync=os: a message that power loss may take makes no other one go."""
     assert compaction_case(5, 0.3, settings=WEAK) > 15
+
+
+def test_i37_a_log_with_a_weak_mode_is_sealed_without_losing_what_was_durable(seed: int) -> None:
+    """sync=os: a crash takes the end of what was published last at most."""
+    assert sealing_case(seed % 1_000_000, settings=WEAK) > 15
 
 
 def test_i37_each_rewritten_segment_is_durable_before_the_next_one_is_begun() -> None:
@@ -253,6 +267,38 @@ def _log_ids_are_given_again() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _a_checkpoint_names_a_segment_whose_name_is_not_durable() -> Iterator[None]:
+    with mock.patch.object(PartitionLog, "sync_names", return_value=None):
+        yield
+
+
+@contextmanager
+def _a_sealed_segment_is_not_synced() -> Iterator[None]:
+    """The checkpoint knows the new segment alone."""
+
+    def activate(self: PartitionLog, segment: Segment) -> None:
+        original(self, segment)
+        self._unsynced = []
+
+    original = PartitionLog._activate
+    with mock.patch.object(PartitionLog, "_activate", activate):
+        yield
+
+
+@contextmanager
+def _the_next_segment_begins_where_the_active_one_does() -> Iterator[None]:
+    """A log forgets what it had given out."""
+
+    def roll(self: PartitionLog, now_us: int) -> None:
+        original(self, now_us)
+        self._end -= 1
+
+    original = PartitionLog.roll
+    with mock.patch.object(PartitionLog, "roll", roll):
+        yield
+
+
 MUTANTS: list[tuple[str, Callable[[], Any]]] = [
     ("compaction", _renamed_before_it_is_synced),
     ("compaction", _keyless_messages_share_the_empty_key),
@@ -265,6 +311,10 @@ MUTANTS: list[tuple[str, Callable[[], Any]]] = [
     ("retention", _what_comes_back_is_served),
     ("retention", _owners_find_nothing_below_the_start),
     ("retention", _readers_find_nothing_below_the_start),
+    ("sealing", _a_checkpoint_names_a_segment_whose_name_is_not_durable),
+    ("sealing", _a_sealed_segment_is_not_synced),
+    ("sealing", _the_next_segment_begins_where_the_active_one_does),
+    ("sealing", _files_go_before_the_start_is_durable),
     ("deletion", _a_topic_is_removed_in_place),
     ("deletion", _files_of_a_topic_go_while_checkpoints_name_it),
     ("deletion", _log_ids_are_given_again),

@@ -192,6 +192,7 @@ class Workload:
             (2, self.append_weak_strictly),
             (3, self.checkpoint),
             (2, self.retain),
+            (2, self.seal),
             (2, self.coalesce),
             (3, self.let_go),
             (1, self.close_and_open),
@@ -291,6 +292,12 @@ class Workload:
         )
         self.volume.retain(log, messages_max=6)
         model.start = model.start_asked = log.log_start
+
+    def seal(self) -> None:
+        """Seal an active segment, as housekeeping does in a topic to which nothing is published."""
+        assert self.volume is not None
+        log = self._log(self.rng.choice(list(self.oracle.logs)))
+        self.volume.roll(log, lambda: log.is_overdue(0, self.clock.now_us() + 1))
 
     def coalesce(self) -> None:
         """Merge small batches of sealed segments."""

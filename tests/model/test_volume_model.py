@@ -89,6 +89,15 @@ class VolumeMachine(RuleBasedStateMachine):
         assert log.committed_end - log.log_start >= min(keep, len(self.model[key]) - self.starts[key])
         self.starts[key] = log.log_start
 
+    @rule(key=st.sampled_from(LOGS))
+    def seal(self, key: tuple[str, int]) -> None:
+        """A quiet topic's active segment is sealed, unless nothing is in it; nothing of that can be seen."""
+        log = self.volume.log(*key)
+        active = log.active
+        has_messages = active is not None and log.committed_end > active.first_offset
+        assert self.volume.roll(log, lambda: log.is_overdue(0, self.clock.now_us() + 1)) == has_messages
+        assert not has_messages or log.segment_firsts[-1] == log.committed_end
+
     @rule()
     def restart(self) -> None:
         """An orderly restart loses nothing."""

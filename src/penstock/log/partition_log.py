@@ -253,8 +253,47 @@ class PartitionLog:
         return (
             self._tail_position + batch_bytes + FOOTER_BYTES > settings.segment_bytes
             or (settings.segment_messages > 0 and planned + count > settings.segment_messages)
-            or (settings.segment_age_ms > 0 and now_us - tail.header.created_us >= settings.segment_age_ms * 1000)
+            or (settings.segment_age_ms > 0 and now_us - tail.begun_us >= settings.segment_age_ms * 1000)
         )
+
+    def is_overdue(self, now_us: int, newest_before_us: int | None) -> bool:
+        """
+        Whether the active segment is to be sealed though nothing is published: it is as old as segments may get, or too old as a whole.
+
+        That is, its newest message was appended before *newest_before_us*. A segment without messages never is. Looks at no file.
+        """
+        active = self._active
+        if active is None or self.committed_end <= active.first_offset or self.deleted:
+            return False
+        age_us = self.settings.segment_age_ms * 1000
+        return bool(age_us and now_us - active.begun_us >= age_us) or (
+            newest_before_us is not None and active.max_time_us < newest_before_us
+        )
+
+    def roll(self, now_us: int) -> None:
+        """
+        Seal the active segment and let an empty one take its place, as the first batch that does not fit would.
+
+        The caller sees to it that nobody writes meanwhile. It is durable with the next checkpoint; recovery copes with any part of it.
+
+        Raises:
+            StorageFull, Unavailable, NoAccess: the active segment takes batches as before.
+            OSError: the log must not be written any more.
+        """
+        active, tail = self._active, self._tail
+        assert active is not None
+        assert not self.has_planned
+        if active.file is None and not active.sealed:
+            self._open_again(active)
+        if tail is None or tail is active:
+            tail = self._begin_segment(now_us)
+        # Else it was begun for a batch that was refused.
+        try:
+            self._activate(tail)
+        except OSError as error:
+            if is_full(error):
+                raise StorageFull(active.path, None, None) from None
+            raise
 
     def _header_of_next(self, now_us: int) -> SegmentHeader:
         return SegmentHeader(

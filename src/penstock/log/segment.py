@@ -114,6 +114,11 @@ class Segment:
         return self.header.first_offset
 
     @property
+    def begun_us(self) -> int:
+        """When its first batch was appended; where an index cache alone knows of that, when it was made, which is not later."""
+        return max(self.header.created_us, self.min_time_us)
+
+    @property
     def crc_of_crcs(self) -> int:
         """The CRC over the header CRCs of all batches so far, which are gathered and folded in now and then."""
         if self._crc_pending:

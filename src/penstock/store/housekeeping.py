@@ -9,15 +9,16 @@ quick and runs in the store's own thread; the others rewrite files and have a th
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
 from penstock import threads as threading
 from penstock.clock import asked_us, settled_us
-from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFound
+from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFound, Unavailable
 from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.log_events import Troubles, event
 from penstock.volume.housekeeping import Rules
@@ -101,6 +102,31 @@ class Housekeeper:
         self._counters.pop(topic.topic_id, None)
         self._expired = {one for one in self._expired if one[0] != topic.topic_id}
         self.troubles.forget(lambda what: what == topic.topic_id or (isinstance(what, tuple) and topic.topic_id in what))
+
+    # -- sealing ----------------------------------------------------------------------------------------------------
+
+    def seal(self, topics: Sequence[Topic], *, background: bool = False) -> int:
+        """
+        Seal the active segments of *topics* that are too old, also where nothing is published any more; returns how many.
+
+        That is where `segment_age` is over, or all messages of the segment are older than `retention_age`: only sealed segments can be
+        removed. A segment without messages is never sealed, so an idle topic costs a look and no file. Raises as `retain` does.
+        """
+        count = 0
+        apart = _Apart(self.troubles if background else None, "sealing")
+        for topic in topics:
+            settings = topic.settings
+            if not settings.segment_age_ms and not settings.retention_age_ms:
+                continue
+            now_us = self._now_us(background=background)
+            before_us = now_us - settings.retention_age_ms * 1000 if settings.retention_age_ms else None
+            for log in topic.logs:
+                if log.is_overdue(now_us, before_us):
+                    # On a full disk, or without descriptors, retention goes on with what is sealed, and this is tried again.
+                    with suppress(Unavailable), apart.each(topic, log):
+                        count += self._volume.roll(log, partial(log.is_overdue, now_us, before_us))
+        apart.end()
+        return count
 
     # -- retention --------------------------------------------------------------------------------------------------
 
@@ -328,7 +354,7 @@ class _Apart:
             if self._troubles is None:
                 self._failed = self._failed or error
                 return
-            name = "retention_failed" if self._work == "retention" else "rewriting_failed"
+            name = "retention_failed" if self._work in ("retention", "sealing") else "rewriting_failed"
             text = f"{self._work} of partition {partition} of topic {topic.name} stopped for now"
             self._troubles.tell(what, text, name, error, topic=topic.name, partition=partition)
         else:

@@ -913,6 +913,7 @@ class Store:
         """
         self._check_open()
         chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
+        self._housekeeper.seal(chosen)
         self._settle(chosen)
         return self._retain(chosen)
 
@@ -1019,6 +1020,7 @@ class Store:
 
     def _retain_all(self) -> None:
         topics = self._catalog.all()
+        self._housekeeper.seal(topics, background=True)
         if not self._keep_finished:
             self._settle(topics)
         self._retain(topics, background=True)

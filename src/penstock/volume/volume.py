@@ -1118,6 +1118,27 @@ class Volume:
         """
         return self.housekeeping.retain(log, Rules(before_time_us, bytes_max, messages_max))
 
+    def roll(self, log: PartitionLog, is_due: Callable[[], bool] = lambda: True) -> bool:
+        """
+        Seal the active segment of *log*, and let an empty one take its place, if *is_due* says so while nobody writes; whether it did.
+
+        What it writes is durable with the next checkpoint, which is due from now on.
+
+        Raises:
+            StorageFull, Unavailable, NoAccess: nothing was changed.
+            StorageFailed: the disk failed; the store takes no more writes.
+        """
+        with Held(), self._committer.quiesce(), log.lock:
+            self._check_usable()
+            if log.deleted or log.active is None or not is_due():
+                return False
+            try:
+                log.roll(self._clock.now_us())
+            except OSError as error:
+                raise self._refusal(error) from None
+        self._due.note_change()
+        return True
+
     def coalesce(self, pause: Callable[[], None] = lambda: None) -> int:
         """Rewrite sealed segments that are full of small batches; returns how many."""
         with self._rewrite_lock:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.errors import BadSetting, Closed, GroupNotFound, NotFound, ReservedName, TopicNotFound
-from tests.conformance.helpers import drain, take, values
+from penstock.errors import BadSetting, Closed, GroupNotFound, NotFound, OffsetOutOfRange, ReservedName, TopicNotFound
+from tests.conformance.helpers import drain, take, until, values
 
 if TYPE_CHECKING:
     from penstock import Store
@@ -160,7 +160,108 @@ def test_vacuum_frees_what_one_unfinished_message_holds_back(store: Store, backe
     assert store.retain("t").segments > 1
 
 
+def test_vacuum_removes_what_has_expired_also_what_came_last(store: Store, backend: Backend) -> None:
+    """By the ttl of the topic and by that of messages; what lives, or a consumer has, stays, and groups go on."""
+    store.create_topic("t", ttl=60.0)
+    with store.subscribe("t", "g", prefetch=1, lease=1_000.0) as consumer:
+        store.publish_many("t", [b"%d" % number for number in range(20)], ttls=[5.0] * 10 + [None] * 5 + [600.0] * 5)
+        [held] = take(consumer, 1)
+        assert store.vacuum("t").messages == 0
+        backend.advance(5)
+        assert store.vacuum("t").messages == 0, "that is less than half"
+        backend.advance(60)
+        removed = store.vacuum("t")
+        assert (removed.segments, removed.messages) == (1, 14)
+        assert removed.bytes > 0
+        assert [message.offset for message in store.read("t")] == [0, 15, 16, 17, 18, 19]
+        held.ack()
+        assert [message.offset for message in drain(consumer)] == [15, 16, 17, 18, 19]
+    assert store.stats().topics["t"].removed_messages >= 14
+    assert store.publish("t", b"later").offset == 20
+
+
+def test_vacuum_leaves_what_must_become_a_dead_letter(store: Store, backend: Backend) -> None:
+    """Until the group has moved it there."""
+    store.create_topic("t", ttl=60.0, expired="dead_letter")
+    store.publish_many("t", [b"a", b"b"])
+    store.subscribe("t", "g").close()
+    backend.advance(100)
+    assert store.vacuum("t").messages == 0
+    with store.subscribe("t", "g") as consumer:
+        assert take(consumer) == []
+    store.flush()
+    assert len(store.dead_letters("t")) == 2
+    assert store.vacuum("t").messages == 2
+    assert values(store.read("t")) == []
+
+
 # -- retention ------------------------------------------------------------------------------------------------------
+
+
+def test_retention_takes_the_last_messages_of_a_topic_to_which_nothing_is_published(store: Store, backend: Backend) -> None:
+    """Then the log begins where it ends, and goes on there."""
+    store.create_topic("t", retention_age=DAY)
+    store.publish_many("t", [b"." * 100] * 50)
+    assert store.retain("t").segments == 0
+    backend.advance(DAY + 1)
+    removed = store.retain("t")
+    assert removed.segments == 1
+    assert removed.bytes > 5_000
+    assert values(store.read("t")) == []
+    stats = store.stats().topics["t"]
+    assert (stats.messages, stats.starts, stats.ends) == (0, {0: 50}, {0: 50})
+    assert store.retain("t").segments == 0
+    with store.subscribe("t", "g", reset="fail") as consumer:
+        assert take(consumer) == []
+        assert store.publish("t", b"new").offset == 50
+        assert [message.offset for message in drain(consumer)] == [50]
+
+
+def test_the_store_seals_and_removes_by_itself_when_nothing_is_published(live: Backend) -> None:
+    """With its threads, by time alone: what is old, and what has expired."""
+    store = live.open(retention_interval_ms=10, checkpoint_interval_ms=10)
+    store.create_topic("aged", retention_age=0.5)
+    store.create_topic("sealed", segment_age=0.5)
+    for name in ("aged", "sealed"):
+        store.publish_many(name, [b"." * 100] * 50)
+    # The log begins where it ends before its files go.
+    assert until(lambda: store.stats().topics["aged"].bytes < 1_000)
+    assert store.stats().topics["aged"].messages == 0
+    log = live.owner()._catalog.get("sealed").logs[0]
+    assert until(lambda: log.segment_firsts == [0, 50])
+    assert len(values(store.read("sealed"))) == 50
+    assert values(store.read("aged")) == []
+    for name in ("aged", "sealed"):
+        assert store.publish(name, b"new").offset == 50
+
+
+def test_a_reader_beside_the_owner_sees_segments_that_time_sealed(shared: Backend) -> None:
+    """One that was open before, and one that is opened afterwards."""
+    store = shared.open()
+    store.create_topic("t", segment_age=60.0, retention_age=DAY)
+    store.publish_many("t", [b"%d" % number for number in range(10)])
+    log = shared.owner()._catalog.get("t").logs[0]
+    reader = shared.reader()
+    late = reader.read("t")
+    assert next(late).offset == 0
+    shared.advance(100)
+    store.retain("t")
+    assert log.segment_firsts == [0, 10]
+    assert [message.offset for message in late] == list(range(1, 10))
+    for one in (reader, shared.reader()):
+        assert len(values(one.read("t"))) == 10
+    store.publish("t", b"later")
+    for one in (reader, shared.reader()):
+        assert len(values(one.read("t"))) == 11
+    shared.advance(DAY + 1)
+    store.retain("t")
+    for one in (reader, shared.reader()):
+        assert values(one.read("t")) == []
+        with pytest.raises(OffsetOutOfRange):
+            list(one.read("t", start=3))
+    store.publish("t", b"last")
+    for one in (reader, shared.reader()):
+        assert values(one.read("t")) == [b"last"]
 
 
 def test_retention_by_count_keeps_at_least_so_many(store: Store) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
@@ -38,6 +39,7 @@ SETTINGS = StoreSettings(
     journal_file_bytes=32 * 1024, frame_bytes=8 * 1024, reference_bytes=2_000, free_bytes_floor=0, reserve_bytes=0
 )
 GRACE_S = 60.0
+TTL_S = 30.0
 TOPIC = TopicSettings(
     segment_bytes=1_500, index_interval_bytes=256, coalesce_below_bytes=600, coalesce_to_bytes=2_000, compaction=True,
     tombstone_grace_ms=int(GRACE_S * 1000),
@@ -111,6 +113,10 @@ class Case:
     published: Stored = field(default_factory=dict)
     graces_over: bool = False
     """Whether tombstones may go."""
+    mortal: set[int] = field(default_factory=set)
+    """Which of them expire after `TTL_S`."""
+    mortals: float = 0.0
+    """How many of those to come do."""
     checked: int = 0
 
     def __post_init__(self) -> None:
@@ -134,7 +140,12 @@ class Case:
             count = self.rng.randint(1, 3)
             keys = [self.rng.choice([None, b"", b"a", b"b", b"long" * 10]) for _ in range(count)]
             values = [self.rng.choice([None, b"%d" % self.rng.randrange(1000) + b"." * 40]) for _ in range(count)]
-            first = self.volume.append(self.log, encode_batch(values, keys=keys))
+            ttls = [round(TTL_S * 1e6) if self.rng.random() < self.mortals else None for _ in range(count)]
+            has_ttls = any(ttl is not None for ttl in ttls)
+            first = self.volume.append(
+                self.log, encode_batch(values, keys=keys, expires_us=ttls if has_ttls else None, expires_relative=has_ttls)
+            )
+            self.mortal.update([first + at for at, ttl in enumerate(ttls) if ttl is not None])
             self.published.update({first + at: pair for at, pair in enumerate(zip(keys, values, strict=True))})
             self.clock.advance(0.01)
 
@@ -348,6 +359,61 @@ def sealing_case(seed: int, share: float = 1.0, *, settings: TopicSettings = TOP
     case.explore(seal_and_retain, check, states=6)
     if (case.log.log_start, case.log.committed_end, len(case.log.segment_firsts)) != (end, end, 1):
         raise Anomaly("messages stayed")
+    return case.checked
+
+
+def expiry_case(seed: int, share: float = 1.0, *, settings: TopicSettings = TOPIC) -> int:
+    """Most messages expire, and go, also those of the active segment; the others, and what is with a consumer, never do."""
+    case = Case(settings=settings, seed=seed, share=share, mortals=0.9)
+    durable = case.log.committed_end
+    case.publish(8)
+    end = case.log.committed_end
+    in_hand = BitMap64([min(case.mortal), max(case.mortal)])
+    living = set(case.published) - case.mortal | set(in_hand)
+    case.clock.advance(TTL_S - 1)
+    over_us = case.clock.now_us() + 2_000_000
+
+    def expire(volume: Volume) -> None:
+        log, now_us = volume.log("t"), case.clock.now_us()
+        protection = Protection(unfinished=in_hand)
+        volume.housekeeping.seal_expired(log, protection, now_us, asked=True)
+        volume.checkpoint()
+        volume.checkpoint()
+        volume.housekeeping.expire(log, protection, BitMap64(), now_us, asked=True)
+
+    def check(volume: Volume) -> None:
+        log = volume.log("t")
+        stored, last = content(log), log.committed_end
+        case.check_subset(stored)
+        if last < (end if log.always else durable) or last > end or log.log_start:
+            raise Anomaly(f"the log goes from {log.log_start} to {last}, and {end} were published")
+        lost = sorted(one for one in living if one < last and one not in stored)
+        if lost:
+            raise Anomaly(f"lost: offsets {lost} live")
+        if content(VolumeReader.open(PATH, files=volume._files).log("t")) != stored:
+            raise Anomaly("a reader finds something else than the owner")
+        if volume is not case.volume and case.rng.random() < 0.3:
+            expire(volume)
+            check_done(volume)
+
+    def check_done(volume: Volume) -> None:
+        log = volume.log("t")
+        stored = content(log)
+        if case.clock.now_us() < over_us:
+            return
+        for first, following in pairwise([*log.segment_firsts, log.committed_end]):
+            here = [one for one in stored if first <= one < following]
+            if len([one for one in here if one not in living]) * 2 >= max(1, len(here)):
+                raise Anomaly(f"of the segment at {first}, with offsets {here}, half has expired")
+
+    case.explore(expire, check, states=3)
+    if set(content(case.log)) != set(case.published):
+        raise Anomaly("messages went before they expired")
+    case.clock.advance(2)
+    case.explore(expire, check, states=4)
+    check_done(case.volume)
+    if len(content(case.log)) > len(case.published) / 2:
+        raise Anomaly("most has expired, and stayed")
     return case.checked
 
 

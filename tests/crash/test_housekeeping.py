@@ -15,6 +15,8 @@ from penstock.format.segment import FOOTER_BYTES
 from penstock.journal.checkpoints import Checkpoints
 from penstock.log import compaction
 from penstock.log import vacuum as vacuum_module
+from penstock.log.expiry import Expiry
+from penstock.log.filtering import Protection
 from penstock.log.log_reader import LogReader
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import LogRecovery
@@ -29,6 +31,7 @@ from tests.crash.housekeeping import (
     Case,
     compaction_case,
     deletion_case,
+    expiry_case,
     retention_case,
     sealing_case,
     vacuum_case,
@@ -45,13 +48,14 @@ CASES: dict[str, Callable[..., int]] = {
     "retention": retention_case,
     "deletion": deletion_case,
     "sealing": sealing_case,
+    "expiry": expiry_case,
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_i37_a_crash_at_any_operation_leaves_the_old_or_the_new_state(case: str, seed: int) -> None:
     """I33, I35, I36, I37: in every state the store opens, serves what it must and nothing else, and the work can be done again."""
-    checked = CASES[case](seed % 1_000_000, 0.3 if case in ("compaction", "vacuum") else 1.0)
+    checked = CASES[case](seed % 1_000_000, 0.3 if case in ("compaction", "vacuum", "expiry") else 1.0)
     print(f"{case}: {checked} crash states, seed {seed}")
     assert checked > 15
 
@@ -299,6 +303,22 @@ def _the_next_segment_begins_where_the_active_one_does() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _what_lives_goes_with_what_expired() -> Iterator[None]:
+    def going(self: Expiry, batch: Any) -> list[int]:
+        return [offset for offset in batch.offsets_of(range(len(batch))) if original(self, batch)]
+
+    original = Expiry.going
+    with mock.patch.object(Expiry, "going", going):
+        yield
+
+
+@contextmanager
+def _what_a_consumer_has_goes_when_it_expires() -> Iterator[None]:
+    with mock.patch.object(Protection, "kept", return_value=set()):
+        yield
+
+
 MUTANTS: list[tuple[str, Callable[[], Any]]] = [
     ("compaction", _renamed_before_it_is_synced),
     ("compaction", _keyless_messages_share_the_empty_key),
@@ -315,6 +335,9 @@ MUTANTS: list[tuple[str, Callable[[], Any]]] = [
     ("sealing", _a_sealed_segment_is_not_synced),
     ("sealing", _the_next_segment_begins_where_the_active_one_does),
     ("sealing", _files_go_before_the_start_is_durable),
+    ("expiry", _renamed_before_it_is_synced),
+    ("expiry", _what_lives_goes_with_what_expired),
+    ("expiry", _what_a_consumer_has_goes_when_it_expires),
     ("deletion", _a_topic_is_removed_in_place),
     ("deletion", _files_of_a_topic_go_while_checkpoints_name_it),
     ("deletion", _log_ids_are_given_again),

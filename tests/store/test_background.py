@@ -82,7 +82,7 @@ def test_an_idle_store_vacuums_by_itself() -> None:
                 consumer.ack(message)
     sim.clock.advance(DAY)
     _pass_time(sim)
-    assert _offsets(sim.store, "t") == [3, *range(90, 100)]
+    assert _offsets(sim.store, "t") == [3]
 
 
 @pytest.mark.parametrize("with_keys", [False, True], ids=["without keys", "with keys"])
@@ -189,7 +189,7 @@ def test_a_damaged_topic_does_not_stop_retention_of_others(caplog: pytest.LogCap
     caplog.clear()
     _pass_time(sim)
     starts = {name: list(topic.starts.values()) for name, topic in sim.store.stats().topics.items()}
-    assert starts == {"a": [10, 10], "b": [0, 10], "c": [10, 10], "keys": [0]}
+    assert starts == {"a": [20, 20], "b": [0, 20], "c": [20, 20], "keys": [0]}
     assert _offsets(sim.store, "keys") == list(range(9, 20))
     assert _events(caplog) == [("retention_failed", "b", 0, "DamagedFile")]
 
@@ -205,7 +205,7 @@ def test_retention_on_demand_tells_of_a_damaged_topic_when_all_others_are_done()
     sim.clock.advance(DAY + 1)
     with pytest.raises(DamagedFile):
         sim.store.retain()
-    assert sim.store.stats().topics["b"].starts == {0: 10}
+    assert sim.store.stats().topics["b"].starts == {0: 20}
 
 
 def test_what_stops_all_retention_stops_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +239,7 @@ def test_a_damaged_topic_of_dead_letters_does_not_stop_retention_of_others(caplo
     with mock.patch.object(DeadLetters, "expire", side_effect=DamagedFile("x", 0, None, "planted")):
         caplog.clear()
         _pass_time(sim)
-    assert sim.store.stats().topics["b"].starts == {0: 10}
+    assert sim.store.stats().topics["b"].starts == {0: 20}
     assert _events(caplog) == [("retention_failed", dead, None, "DamagedFile")]
 
 

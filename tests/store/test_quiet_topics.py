@@ -198,3 +198,198 @@ def test_a_key_is_still_remembered_where_its_message_would_be_old_enough_to_go()
     for _ in range(4):
         turn(sim)
     assert list(sim.store.read("t")) == []
+
+
+# -- expired messages ---------------------------------------------------------------------------------------------------
+
+
+def later(sim: Sim, seconds: float) -> None:
+    """So much time passes, and then as many turns of the store's threads as it takes."""
+    sim.clock.advance(seconds)
+    for _ in range(5):
+        turn(sim)
+
+
+@pytest.mark.parametrize("how", ["topic", "message"])
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_expired_messages_of_a_quiet_topic_are_removed(how: str, sync: str) -> None:
+    """Long before retention_age, by the store itself, whether the topic or the messages say when they expire."""
+    sim = Sim()
+    sim.store.create_topic("t", sync=sync, ttl=HOUR_S if how == "topic" else None)
+    for _ in range(20):
+        sim.store.publish_many("t", [b"." * 500] * 5, ttls=None if how == "topic" else HOUR_S)
+    later(sim, 120)
+    before = stored(sim.store)
+    assert len(list(sim.store.read("t"))) == 100
+    later(sim, HOUR_S)
+    assert list(sim.store.read("t")) == []
+    assert list(ReadOnlyStore(PATH, files=sim.files).read("t")) == []
+    assert stored(sim.store) < before / 20
+    stats = sim.store.stats().topics["t"]
+    assert (stats.removed_messages, stats.ends) == (100, {0: 100})
+    files = segments(sim)
+    later(sim, 7 * DAY_S)
+    assert len(segments(sim)) == 1 < len(files), "of what is empty the files go by retention_age"
+    for again in (sim.kill, sim.lose_power, sim.restart):
+        store = again()
+        assert list(store.read("t")) == []
+        store.publish("t", b"new")
+        assert [one.value for one in store.read("t")] == [b"new"]
+        store.delete_topic("t")
+        store.create_topic("t")
+
+
+def test_an_idle_topic_whose_messages_expired_writes_nothing_more() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", ttl=60.0, retention_age=0)
+    sim.store.create_topic("own", retention_age=0)
+    sim.store.publish_many("t", numbered(50))
+    sim.store.publish_many("own", numbered(50), ttls=[60.0, None] * 25)
+    sim.store.create_topic("plain")
+    sim.store.publish_many("plain", numbered(50))
+    later(sim, 300)
+    later(sim, 300)
+    assert [len(list(sim.store.read(name))) for name in ("t", "own", "plain")] == [0, 25, 50]
+    sim.files.recording = True
+    for _ in range(30):
+        turn(sim, 60.0)
+    writes = [one for one in sim.files.record if one.kind not in ("open", "pread", "close", "list_directory", "exists", "size")]
+    assert [one for one in writes if one.kind in ("create", "write", "pwrite", "sync_data", "rename", "unlink")] == []
+
+
+def test_vacuum_on_demand_removes_expired_messages_at_once_also_those_that_came_last() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", segment_bytes=2_000)
+    sim.store.publish_many("t", numbered(50), ttls=[10.0] * 40 + [None] * 10)
+    for number in range(10):
+        sim.store.publish("t", b"%d" % number * 100, ttl=10.0)
+    assert sim.store.vacuum("t").messages == 0
+    sim.clock.advance(10)
+    removed = sim.store.vacuum("t")
+    assert removed.messages == 50
+    assert removed.bytes > 1_000
+    assert [one.value for one in sim.store.read("t")] == numbered(10, 40)
+    assert sim.store.vacuum("t").messages == 0
+    assert [one.value for one in sim.lose_power().read("t")] == numbered(10, 40)
+
+
+def test_where_less_than_half_has_expired_nothing_is_rewritten() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(100), ttls=[10.0] * 49 + [None] * 51)
+    sim.clock.advance(20)
+    assert sim.store.vacuum("t").segments == 0
+    assert len(list(sim.store.read("t"))) == 100
+
+
+def test_a_group_passes_what_was_removed_and_gets_the_rest() -> None:
+    """One with consumers, one without, and one that comes later."""
+    sim = Sim()
+    sim.store.create_topic("t")
+    consumer = sim.store.subscribe("t", "busy", prefetch=1, lease=DAY_S)
+    sim.store.subscribe("t", "idle", reset="fail").close()
+    sim.store.publish_many("t", numbered(20), ttls=[10.0] * 15 + [None] * 5)
+    held = take(consumer, 1)
+    sim.clock.advance(20)
+    assert sim.store.vacuum("t").messages == 14, "what a consumer holds stays"
+    held[0].ack()
+    found = []
+    while (message := consumer.get(timeout=0)) is not None:
+        found.append(message.offset)
+        message.ack()
+    assert found == [15, 16, 17, 18, 19]
+    for name in ("idle", "new"):
+        with sim.store.subscribe("t", name, reset="fail") as other:
+            messages = take(other)
+            assert [one.offset for one in messages] == [15, 16, 17, 18, 19]
+            for message in messages:
+                message.ack()
+        stats = sim.store.stats().topics["t"].groups[name]
+        assert (stats.lag, stats.skipped) == (0, 0)
+
+
+def test_priorities_delays_and_failures_of_what_is_left() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", priorities=True)
+    consumer = sim.store.subscribe("t", "g", backoff=1)
+    sim.store.publish_many("t", numbered(10), ttls=[10.0, 10.0, None, 10.0, 10.0] * 2, priorities=["low", "high"] * 5)
+    sim.store.publish("t", b"late", delay=60, ttl=10)
+    sim.clock.advance(20)
+    assert sim.store.vacuum("t").messages == 9
+    messages = take(consumer)
+    assert sorted(one.offset for one in messages) == [2, 7]
+    for message in messages:
+        message.ack()
+    sim.clock.advance(100)
+    assert take(consumer) == []
+
+
+@pytest.mark.parametrize("retain", ["until_acked", "always"])
+def test_what_becomes_a_dead_letter_stays_until_each_group_has_moved_it(retain: str) -> None:
+    sim = Sim()
+    sim.store.create_topic("t", expired="dead_letter", retain=retain)
+    sim.store.publish_many("t", numbered(4), ttls=10)
+    sim.clock.advance(20)
+    assert sim.store.vacuum("t").messages == 0, "no group has it as a dead letter yet"
+    for name in ("one", "two"):
+        sim.store.subscribe("t", name).close()
+    for number, name in enumerate(("one", "two")):
+        later(sim, 300)
+        assert sim.store.vacuum("t").messages == 0
+        assert len(list(sim.store.read("t"))) == 4
+        assert len(sim.store.dead_letters("t")) == 4 * number
+        with sim.store.subscribe("t", name) as consumer:
+            assert take(consumer) == []
+    sim.store.flush()
+    assert len(sim.store.dead_letters("t")) == 8
+    assert sim.store.vacuum("t").messages == 4
+    assert list(sim.store.read("t")) == []
+    assert len(sim.lose_power().dead_letters("t")) == 8
+
+
+def test_a_second_of_a_clock_that_is_days_ahead_removes_no_message_with_a_ttl() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", ttl=DAY_S)
+    sim.store.publish_many("t", numbered(10))
+    later(sim, 120)
+    sim.clock.jump_wall(8 * DAY_S)
+    turn(sim)
+    assert sim.store.vacuum("t").messages == 0
+    sim.clock.jump_wall(-8 * DAY_S)
+    later(sim, 120)
+    assert len(take(sim.store.subscribe("t", "g"))) == 10
+    sim.clock.advance(DAY_S)
+    assert len(list(sim.store.read("t"))) == 10
+
+
+def test_a_compacted_topic_keeps_what_has_expired_for_compaction() -> None:
+    """Else an older message of the same key would be its latest again."""
+    sim = Sim()
+    sim.store.create_topic("t", compaction=True)
+    sim.store.publish("t", b"old", key="k")
+    for _ in range(5):
+        sim.store.publish("t", None, key="k", ttl=10)
+    later(sim, 600)
+    sim.store.vacuum("t")
+    assert [one.value for one in sim.store.read("t")][-1] is None
+
+
+def test_a_key_is_still_remembered_though_its_message_has_expired() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", ttl=10.0, dedup_window=HOUR_S)
+    sim.store.publish("t", b"once", dedup_key="k")
+    later(sim, 300)
+    assert sim.store.vacuum("t").messages == 0
+    assert sim.lose_power().publish("t", b"twice", dedup_key="k").duplicate
+    sim.clock.advance(HOUR_S)
+    assert sim.store.vacuum("t").messages == 1
+
+
+def test_empty_segments_of_a_topic_without_retention_age_do_not_pile_up() -> None:
+    sim = Sim()
+    sim.store.create_topic("t", ttl=60.0, segment_age=HOUR_S, retention_age=0)
+    for _ in range(24 * 10):
+        sim.store.publish("t", b"x" * 100)
+        sim.clock.advance(HOUR_S)
+        turn(sim)
+    assert len(segments(sim)) <= 24 * 7 + 10

@@ -115,7 +115,11 @@ def retain(*, target: str, topic: str | None, as_json: bool) -> None:
 @parameters.optional_topic
 @parameters.json_output
 def vacuum(*, target: str, topic: str | None, as_json: bool) -> None:
-    """Take finished messages past their retention out of segments that an unfinished one keeps; it is done in the background too."""
+    """
+    Remove expired messages, and finished ones past their retention whose segment an unfinished message keeps.
+
+    It is done in the background too.
+    """
     with open_target(target) as store:
         removed = store.vacuum(topic)
     if as_json:

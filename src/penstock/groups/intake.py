@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from penstock.format.lifetime import dues_us, last_due_us, last_expiry_us
 from penstock.groups.cursor import READ_BYTES, TELLING
-from penstock.groups.lifetime import dues_us, last_due_us, last_expiry_us
 
 if TYPE_CHECKING:
     from penstock.format.batch import Batch

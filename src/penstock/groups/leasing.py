@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap64
 
 from penstock.errors import OffsetOutOfRange, PenstockError
+from penstock.format.lifetime import dues_us, expiries_us, first_expiry_us, last_due_us, last_expiry_us
 from penstock.groups import operations as ops
 from penstock.groups.delivery import PARTITION_BITS, Delivery, Lot, MortalLot, message_bytes
 from penstock.groups.expiring import MOVES_MAX, Expiring
 from penstock.groups.hands import EMPTY
 from penstock.groups.intake import Intake
 from penstock.groups.lanes import HIGH, LOW, MEDIUM
-from penstock.groups.lifetime import dues_us, expiries_us, first_expiry_us, last_due_us, last_expiry_us
 from penstock.groups.sources import Due, Lane, Returned
 from penstock.log_events import event
 

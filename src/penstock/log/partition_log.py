@@ -877,7 +877,7 @@ class PartitionLog:
 
     def retention_start(
         self, *, before_time_us: int | None, bytes_max: int | None, messages_max: int | None, keep_from: int,
-        without: str | None = None,
+        without: str | None = None, empty_before_us: int | None = None,
     ) -> int:  # fmt: skip
         """
         Where the log would begin if sealed segments were dropped by these rules; the present start if none may go.
@@ -894,7 +894,9 @@ class PartitionLog:
             if following > limit:
                 break
             try:
-                too_old = before_time_us is not None and self.segment(first).max_time_us < before_time_us
+                too_old = before_time_us is not None and self._newest_us(first, following) < before_time_us
+                if empty_before_us is not None and not too_old:
+                    too_old = not self.segment(first).messages and self._newest_us(first, following) < empty_before_us
             except FileNotFoundError:
                 if first in self._firsts:
                     raise
@@ -906,6 +908,11 @@ class PartitionLog:
             total -= sizes.get(first, 0)
             start = max(start, following)
         return start
+
+    def _newest_us(self, first: int, following: int) -> int:
+        """When the last message of a sealed segment was appended, also where it is gone: then the segment behind it knows."""
+        segment = self.segment(first)
+        return segment.max_time_us if segment.messages else self.segment(following).header.base_time_us
 
     def segment_bytes(self, first: int) -> int:
         """The length of a segment's file; that of a sealed one is asked once."""

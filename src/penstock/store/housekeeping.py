@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from penstock import threads as threading
 from penstock.clock import asked_us, settled_us
 from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFound, Unavailable
+from penstock.groups.dead_letters import is_dead_letter_topic
 from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.log_events import Troubles, event
 from penstock.volume.housekeeping import Rules
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.volume.volume import Volume
 
 _log = logging.getLogger("penstock")
+_EMPTY_KEPT_US = 7 * 86_400 * 1_000_000
+"""Without a `retention_age` a segment of which nothing is left goes when its messages would be so old."""
 _WORK_SECONDS = 0.005
 _PAUSE_SECONDS = 0.0005
 
@@ -181,7 +184,10 @@ class Housekeeper:
                     log.floors["groups"] = now if finished is None else min(now, finished)
                 yield
 
-        segments, freed = self._volume.housekeeping.retain(log, self._rules(topic, groups, now_us), floors_hold=floors_hold)
+        rules = self._rules(topic, groups, now_us)
+        if not self._volume.housekeeping.begins_empty(log):
+            rules = rules._replace(empty_before_us=None)
+        segments, freed = self._volume.housekeeping.retain(log, rules, floors_hold=floors_hold)
         counters = self.counters(topic)
         if settings.retention_bytes_hard and finished is not None:
             hard = self._volume.housekeeping.retain(log, Rules(bytes_max=settings.retention_bytes_hard), without="groups")
@@ -203,6 +209,7 @@ class Housekeeper:
             before_time_us=now_us - settings.retention_age_ms * 1000 if settings.retention_age_ms else None,
             bytes_max=settings.retention_bytes or None,
             messages_max=0 if groups and not self._keep_finished else messages_max,
+            empty_before_us=None if settings.retention_age_ms or settings.compaction else now_us - _EMPTY_KEPT_US,
         )
 
     def _protected_groups(self, topic: Topic, now_us: int) -> list[Group]:
@@ -249,6 +256,51 @@ class Housekeeper:
         apart.end()
         return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
 
+    def expire(self, topics: Sequence[Topic], *, background: bool = False) -> Rewritten:
+        """
+        Take expired messages out of segments of which they are most; what a consumer holds stays.
+
+        In a topic with ``expired="dead_letter"`` they go when every group has finished them, and without groups they stay. So do those of a
+        topic with compaction: else an older message of the same key would be the latest again. Raises as `retain` does.
+        """
+        total = Removed()
+        apart = _Apart(self.troubles if background else None, "expiry")
+        for topic in topics:
+            if not _takes_expired(topic):
+                continue
+            now_us = self._now_us(background=background)
+            for log in topic.logs:
+                if background and not self._volume.housekeeping.is_expiry_due(log, now_us):
+                    continue
+                protection, taken = self._protection_of_expired(topic, log, now_us)
+                with apart.each(topic, log):
+                    removed = self._volume.housekeeping.expire(
+                        log, protection, taken, now_us, self._pause, asked=not background
+                    )
+                    self.counters(topic).removed_messages += removed.messages
+                    total.add(removed)
+        apart.end()
+        return Rewritten(total.segments, total.messages, total.tombstones, total.bytes)
+
+    def seal_expired(self, topics: Sequence[Topic], *, background: bool = False) -> int:
+        """Seal the active segments of *topics* of which most has expired, so that `expire` can take it out. Raises as `retain` does."""
+        count = 0
+        apart = _Apart(self.troubles if background else None, "sealing")
+        for topic in topics:
+            if not _takes_expired(topic):
+                continue
+            now_us = self._now_us(background=background)
+            for log in topic.logs:
+                if background and not self._volume.housekeeping.is_expiry_due(log, now_us):
+                    continue
+                protection, _ = self._protection_of_expired(topic, log, now_us)
+                with suppress(Unavailable), apart.each(topic, log):
+                    count += self._volume.housekeeping.seal_expired(
+                        log, protection, now_us, self._pause, asked=not background
+                    )  # fmt: skip
+        apart.end()
+        return count
+
     def compact(self, topics: Sequence[Topic], *, background: bool = False) -> Rewritten:
         """Compact those of *topics* that say so, in the *background* only what is worth it now. Raises as `retain` does."""
         total = Removed()
@@ -290,6 +342,38 @@ class Housekeeper:
         dedup_from_us = now_us - topic.settings.dedup_window_ms * 1000
         return Protection(floor, open_offsets, dedup_from_us, holds)
 
+    def _protection_of_expired(self, topic: Topic, log: PartitionLog, now_us: int) -> tuple[Protection, BitMap64]:
+        """
+        What stays of a log though it has expired; and a set for the offsets that are about to go, which no group may have in hand.
+
+        All groups count, idle ones too, and also with ``retain="always"``: a group may finish what it has in hand, and what becomes a dead
+        letter it moves when it comes to it.
+        """
+        partition = log.identity.partition
+        moves = topic.settings.expired == "dead_letter"
+        groups = self._groups.of_topic(topic.topic_id)
+        floor = min([EVERYTHING, *[one for name, one in list(log.floors.items()) if name not in ("groups", "deduplication")]])
+        open_offsets, taken = BitMap64(), BitMap64()
+        generations = {}
+        for group in groups:
+            scan, unfinished, generation = group.unfinished(partition)
+            open_offsets |= unfinished
+            generations[group.identity] = generation
+            if moves:
+                floor = min(floor, scan)
+        if moves and not groups:
+            floor = 0
+
+        @contextmanager
+        def holds() -> Iterator[bool]:
+            with self._groups.standstill():
+                now = [(group.identity, group.unfinished(partition)) for group in self._groups.of_topic(topic.topic_id)]
+                same = not moves or {identity: generation for identity, (_, _, generation) in now} == generations
+                yield same and not any(unfinished.intersect(taken) for _, (_, unfinished, _) in now)
+
+        dedup_from_us = now_us - topic.settings.dedup_window_ms * 1000
+        return Protection(floor, open_offsets, dedup_from_us, holds), taken
+
     def _pause(self) -> None:
         """Let others run, now and then."""
         if self._stop.is_set():
@@ -305,20 +389,29 @@ class Housekeeper:
         """Vacuum and compact what is worth it, in a thread of its own, unless the last one is still at it."""
         if self._thread is not None and self._thread.is_alive():
             return
-        wanted = [
-            topic
-            for topic in topics
-            if any(len(log.segment_firsts) > 1 for log in topic.logs)
-            and (topic.settings.compaction or topic.settings.retain == "until_acked")
-        ]
+        wanted = [topic for topic in topics if self._is_rewritable(topic) or self._may_have_expired(topic)]
         if wanted:
             self._thread = threading.Thread(target=self._rewrite, args=(wanted,), name="penstock-compaction", daemon=True)
             self._thread.start()
+
+    @staticmethod
+    def _is_rewritable(topic: Topic) -> bool:
+        return (topic.settings.compaction or topic.settings.retain == "until_acked") and any(
+            len(log.segment_firsts) > 1 for log in topic.logs
+        )
+
+    def _may_have_expired(self, topic: Topic) -> bool:
+        if not _takes_expired(topic):
+            return False
+        now_us = self._now_us(background=True)
+        return any(self._volume.housekeeping.is_expiry_due(log, now_us) for log in topic.logs)
 
     def _rewrite(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
             what = "rewriting", topic.topic_id
             try:
+                self.seal_expired([topic], background=True)
+                self.expire([topic], background=True)
                 self.vacuum([topic], background=True)
                 self.compact([topic], background=True)
                 self.troubles.end(what)
@@ -332,6 +425,11 @@ class Housekeeper:
         """Wait for the thread; `stop` is set."""
         if self._thread is not None:
             self._thread.join()
+
+
+def _takes_expired(topic: Topic) -> bool:
+    """Whether expired messages of *topic* are taken out of it. Dead letters never expire."""
+    return not (topic.settings.compaction or topic.logs[0].deleted or is_dead_letter_topic(topic.name))
 
 
 class _Apart:

@@ -912,7 +912,7 @@ class Store:
         With ``retain="until_acked"`` a segment stays as long as some group has not finished it.
         """
         self._check_open()
-        chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
+        chosen = self._named(topic)
         self._housekeeper.seal(chosen)
         self._settle(chosen)
         return self._retain(chosen)
@@ -960,12 +960,18 @@ class Store:
 
     def vacuum(self, topic: str | None = None) -> Rewritten:
         """
-        Take messages that every group has finished, and that retention wants gone, out of segments that an unfinished one keeps.
+        Remove expired messages, and finished ones past their retention whose segment an unfinished message keeps.
 
-        Of one topic or of all; only segments of which most goes are rewritten. It is done in the background too.
+        Of one topic or of all. Only segments of which at least half goes are rewritten; the active one is sealed first. What a consumer has
+        stays. It is done in the background too.
         """
         self._check_open()
-        return self._housekeeper.vacuum(self._to_rewrite(topic))
+        chosen = self._named(topic)
+        self._housekeeper.seal(chosen)
+        self._housekeeper.seal_expired(chosen)
+        self._settle(chosen, flush=True)
+        expired, finished = self._housekeeper.expire(chosen), self._housekeeper.vacuum(chosen)
+        return Rewritten(*map(int.__add__, expired, finished))
 
     def compact(self, topic: str | None = None) -> Rewritten:
         """
@@ -977,12 +983,13 @@ class Store:
         self._check_open()
         if topic is not None and not self._catalog.get(topic).settings.compaction:
             raise BadSetting("compaction", False, f"topic {topic!r} was made without it")
-        return self._housekeeper.compact(self._to_rewrite(topic))
-
-    def _to_rewrite(self, topic: str | None) -> list[Topic]:
-        chosen = self._catalog.all() if topic is None else [self._catalog.get(topic)]
+        chosen = self._named(topic)
+        self._housekeeper.seal(chosen)
         self._settle(chosen, flush=True)
-        return chosen
+        return self._housekeeper.compact(chosen)
+
+    def _named(self, topic: str | None) -> list[Topic]:
+        return self._catalog.all() if topic is None else [self._catalog.get(topic)]
 
     def _wait(self, seconds: float) -> bool:
         """Until the store is closed, or for so long; meanwhile this thread, which has nothing else to do, minds the door."""

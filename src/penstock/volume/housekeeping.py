@@ -13,9 +13,10 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import threads as threading
-from penstock.errors import Corrupt, NoAccess, StorageFull, TopicNotFound
+from penstock.errors import Corrupt, NoAccess, OffsetOutOfRange, StorageFull, TopicNotFound
 from penstock.interrupts import Held
 from penstock.log.compaction import CompactionState, compact, sealed_ranges
+from penstock.log.expiry import ExpiryState, expire, is_active_worth_sealing
 from penstock.log.filtering import Protection, Removed
 from penstock.log.vacuum import vacuum
 from penstock.volume.tickets import MoveLogStart
@@ -23,6 +24,8 @@ from penstock.volume.tickets import MoveLogStart
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from pyroaring import BitMap64
 
     from penstock.files import FileSystem
     from penstock.log.partition_log import PartitionLog
@@ -41,6 +44,8 @@ class Rules(NamedTuple):
     """The oldest ones, as long as the log is larger."""
     messages_max: int | None = None
     """Those behind which there are still so many offsets."""
+    empty_before_us: int | None = None
+    """Those in which nothing is left, and whose newest message was older."""
 
 
 class Housekeeping:
@@ -52,6 +57,7 @@ class Housekeeping:
         self._rewriting = rewriting
         self._turn = threading.Lock()
         self._states: dict[PartitionLog, CompactionState] = {}
+        self._expiry: dict[PartitionLog, ExpiryState] = {}
 
     def compact(
         self, log: PartitionLog, protection: Protection, now_us: int, pause: Callable[[], None] = lambda: None
@@ -94,6 +100,66 @@ class Housekeeping:
                 if limit <= log.log_start:
                     return Removed()
                 return vacuum(self._files, log, limit, protection, self._rewriting, pause=pause)
+            except (Corrupt, NoAccess, OSError):
+                if log.deleted:
+                    return Removed()
+                raise
+
+    def is_expiry_due(self, log: PartitionLog, now_us: int) -> bool:
+        """Whether messages of *log* may have expired, or it is not known when they do. Looks at no file."""
+        state = self._expiry.get(log)
+        # A log that never had a message has nothing to look at, and there may be very many of them.
+        return log.active is not None if state is None else state.is_due(log, now_us)
+
+    def begins_empty(self, log: PartitionLog) -> bool:
+        """Whether nothing is left in the first sealed segment of *log*, as far as that is known."""
+        state = self._expiry.get(log)
+        if state is None:
+            return False
+        known = state.sealed.get(next(iter(log.segment_firsts), -1))
+        return known is not None and not known.messages
+
+    def seal_expired(
+        self, log: PartitionLog, protection: Protection, now_us: int, pause: Callable[[], None] = lambda: None, *, asked: bool
+    ) -> bool:
+        """
+        Seal the active segment of *log* if enough of it has expired and is not protected; whether it was.
+
+        It is *asked* for by a user, or else looked at only if it is time. Raises as `Volume.roll` does, and `Corrupt`.
+        """
+        with self._turn:
+            self._volume.check_usable()
+            state = self._expiry.setdefault(log, ExpiryState())
+            try:
+                if is_active_worth_sealing(log, state, protection, now_us, asked=asked, pause=pause):
+                    active = log.active
+                    return self._volume.roll(log, lambda: log.active is active)
+            except OffsetOutOfRange:
+                return False  # retention was quicker
+            except (Corrupt, NoAccess, TopicNotFound, OSError):
+                if not log.deleted:
+                    raise
+            return False
+
+    def expire(
+        self,
+        log: PartitionLog,
+        protection: Protection,
+        taken: BitMap64,
+        now_us: int,
+        pause: Callable[[], None] = lambda: None,
+        *,
+        asked: bool,
+    ) -> Removed:
+        """Take what has expired and is not protected out of sealed segments; see `log/expiry.py`. Raises as `rewrite` does."""
+        with self._turn:
+            self._volume.check_usable()
+            state = self._expiry.setdefault(log, ExpiryState())
+            limit = min(self._volume.keep_from(log), log.durable_end)
+            try:
+                return expire(
+                    self._files, log, state, limit, protection, taken, now_us, self._rewriting, asked=asked, pause=pause
+                )
             except (Corrupt, NoAccess, OSError):
                 if log.deleted:
                     return Removed()
@@ -150,3 +216,4 @@ class Housekeeping:
     def forget(self, log: PartitionLog) -> None:
         """The log is deleted."""
         self._states.pop(log, None)
+        self._expiry.pop(log, None)

@@ -147,7 +147,7 @@ async def retain(call: Call) -> Response:
 
 
 @operation(
-    "POST", "/v1/topics/{topic}/vacuum", "Take finished messages out of segments that an unfinished one keeps, now.",
+    "POST", "/v1/topics/{topic}/vacuum", "Remove expired messages, and finished ones whose segment an unfinished one keeps, now.",
     tag="topics", right="admin", answers={200: ref("Rewritten")}, problems=(404,),
 )  # fmt: skip
 async def vacuum(call: Call) -> Response:

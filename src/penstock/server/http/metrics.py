@@ -25,7 +25,7 @@ _TOPIC_NUMBERS = (
     ("topic_partitions", "partitions", "Partitions of the topic."),
     ("dedup_keys_evicted_total", "dedup_evicted", "Deduplication keys that were forgotten before their window ended."),
     ("retention_segments_removed_total", "removed_segments", "Segments that retention removed."),
-    ("messages_removed_total", "removed_messages", "Messages that vacuum and compaction removed."),
+    ("messages_removed_total", "removed_messages", "Messages that vacuum, expiry and compaction removed."),
     (
         "retention_unfinished_total",
         "removed_unfinished",

@@ -391,7 +391,7 @@ def test_12_a_delayed_message_keeps_its_segment(lasting: Backend) -> None:
         assert sorted(offsets(drain(consumer))) == [14, 35]
         consumer.flush()
     store.retain()
-    assert next(iter(store.read("t"))).offset >= 30
+    assert offsets(store.read("t")) == []
 
 
 def test_13_rotation_by_bytes(folder: DirectoryBackend) -> None:

@@ -404,7 +404,7 @@ def suspects(sim: Sim, group: str, count: int = 2) -> None:
 
 def test_a_suspect_that_retention_took_does_not_block_the_suspects_of_other_groups() -> None:
     sim = Sim()
-    sim.store.create_topic("t", segment_messages=2, retain="always", retention_age=1)
+    sim.store.create_topic("t", segment_messages=2, retain="always", retention_bytes=1)
     for number in range(4):
         sim.store.publish("t", b"%d" % number)
     suspects(sim, "a")

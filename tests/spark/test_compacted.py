@@ -13,6 +13,7 @@ from penstock.errors import DataLost
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.history import history
 from penstock.spark.pipelines.latest import Latest, latest, read_latest
+from penstock.testing import FakeClock
 from tests.spark.conftest import open_store
 from tests.spark.test_reading import ALL, batch, numbered, pinned, rows, stream, values
 
@@ -231,6 +232,35 @@ def test_a_vacuumed_topic_is_read_around_its_holes(path: str) -> None:
             found = [*rows(reader, reader.partitions(start, middle)), *rows(reader, reader.partitions(middle, end))]
     assert [(row["offset"], row["value"]) for row in found] == left
     assert [(row["offset"], row["value"]) for row in rows(batch(path))] == left
+
+
+def test_a_quiet_topic_that_time_sealed_expired_and_emptied_is_read_on(path: str) -> None:
+    """No publish made its segments: what is left is read, a stream goes on behind it, and what retention took is a loss as ever."""
+    clock = FakeClock()
+    with open_store(path, clock=clock, background=False) as store:
+        store.create_topic("t", segment_age=60.0, retention_age=3_600.0)
+        store.publish_many("t", numbered(30), ttls=[10.0] * 20 + [None] * 10)
+        reader = stream(path)
+        start = pinned(reader)
+        middle = reader.latestOffset(start, ReadMaxRows(5))
+        clock.advance(120)
+        store.retain("t")
+        assert store._volume.log("t").segment_firsts == [0, 30]
+        assert values(reader, reader.partitions(start, middle)) == values(batch(path))[:5] == numbered(5)
+        assert store.vacuum("t").messages == 20
+        end = reader.latestOffset(middle, ALL)
+        assert values(reader, reader.partitions(middle, end)) == values(batch(path)) == numbered(20, 30)
+        clock.advance(7_200)
+        assert store.retain("t").segments == 1
+        assert values(batch(path)) == []
+        assert reader.latestOffset(end, ALL) == end
+        assert reader.partitions(end, end) == []
+        store.publish("t", b"later")
+        last = reader.latestOffset(end, ALL)
+        assert values(reader, reader.partitions(end, last)) == values(batch(path)) == [b"later"]
+        with pytest.raises(DataLost, match="removed by retention"):
+            stream(path).latestOffset(middle, ALL)
+    assert values(batch(path)) == [b"later"], "also when the owner is gone"
 
 
 # -- on Spark ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import penstock
@@ -40,6 +40,8 @@ ROWS_A_BATCH = 10_000
 PARTITIONS = 2
 SCALING = (1, 2, 4, 8)
 OF_PARQUET, OF_PREBUILT, OF_TUPLES, WRITTEN = 0.6, 0.8, 5.0, 500_000
+OF_BULK = 0.8
+"""How quickly a topic reads that was written one message at a time and merged since, of one that was written in bulk."""
 
 
 class Sizes(NamedTuple):
@@ -49,10 +51,12 @@ class Sizes(NamedTuple):
     single_rows: int
     rounds: int
     batches: int
+    topics: int
+    topic_rows: int
 
 
-FULL = Sizes(rows=10_000_000, single_rows=10_000_000, rounds=5, batches=30)
-QUICK = Sizes(rows=400_000, single_rows=40_000, rounds=1, batches=5)
+FULL = Sizes(rows=10_000_000, single_rows=10_000_000, rounds=5, batches=30, topics=1_000, topic_rows=50)
+QUICK = Sizes(rows=400_000, single_rows=40_000, rounds=1, batches=5, topics=40, topic_rows=50)
 
 
 # -- data ---------------------------------------------------------------------------------------------------------------
@@ -101,6 +105,17 @@ def fill_singly(path: str, name: str, rows: int) -> None:
         volume.coalesce()
 
 
+def fill_topics(path: str, topics: int, rows: int, times: int) -> None:
+    """Topics with *times* as many messages as a micro-batch takes of each; and one topic with all of that."""
+    messages = table(0, rows * times)["value"].to_pylist()
+    with penstock.open(path) as store:
+        store.create_topic("all", sync="os")
+        for number in range(topics):
+            store.create_topic(f"many.{number}", sync="os")
+            store.publish_many(f"many.{number}", messages)
+            store.publish_many("all", messages)
+
+
 class MadeUpReader(DataSourceReader):
     """Gives the same rows again and again, prepared as one batch or as tuples."""
 
@@ -135,6 +150,40 @@ class MadeUp(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
         return MadeUpReader(int(self.options["rows"]), self.options["kind"])
+
+
+class UndigestedWriter(DataSourceArrowWriter):
+    """Our writer, whose tasks make no digest of what they stage: what that costs."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from penstock.format import digest
+
+        kept, digest.digest_of = digest.digest_of, lambda _topic, _batch: 0
+        try:
+            message: WriterCommitMessage = self.inner.write(iterator)
+            return message
+        finally:
+            digest.digest_of = kept
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.inner.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.inner.abort(messages)
+
+
+class Undigested(DataSource):
+    """The sink without digests."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "undigested"
+
+    def writer(self, schema: StructType, overwrite: bool) -> UndigestedWriter:  # noqa: FBT001
+        return UndigestedWriter(PenstockDataSource(self.options).writer(schema, overwrite))
 
 
 # -- measuring ----------------------------------------------------------------------------------------------------------
@@ -177,6 +226,7 @@ class Bench:
             },
         )  # fmt: skip
         self.spark.dataSource.register(MadeUp)
+        self.spark.dataSource.register(Undigested)
         self._written = 0
 
     def topic(self, name: str) -> DataFrame:
@@ -216,12 +266,29 @@ class Bench:
                 consume(frame)
                 return
             self._written += 1
-            frame.write.format("penstock").options(store=self.path, topic=f"w{self._written}").mode("append").save()
+            frame.write.format(target).options(store=self.path, topic=f"w{self._written}").mode("append").save()
 
         return {
-            "to a topic": (rows, functools.partial(write, "topic")),
+            "to a topic": (rows, functools.partial(write, "penstock")),
+            "to a topic, without a digest": (rows, functools.partial(write, "undigested")),
             "nowhere (making the rows)": (rows, functools.partial(write, "noop")),
         }
+
+    def many_topics(self) -> dict[str, list[float]]:
+        """Milliseconds of a micro-batch of as many rows from very many topics and from one, in turn."""
+        sizes, found = self.sizes, dict[str, list[float]]()
+        fill_topics(self.path, sizes.topics, sizes.topic_rows, 4)
+        for number in range(sizes.rounds):
+            for name, pattern in ((f"{sizes.topics:,} topics", r"many\..*"), ("one topic", "all")):
+                options = {"store": self.path, "subscribePattern": pattern, "startingOffsets": "earliest"}
+                limited = {**options, "maxOffsetsPerTrigger": str(sizes.topics * sizes.topic_rows)}
+                writer = self.spark.readStream.format("penstock").options(**limited).load().writeStream.format("noop")
+                place = os.path.join(self.folder, f"many-{len(pattern)}-{number}")
+                query = writer.option("checkpointLocation", place).trigger(availableNow=True).start()
+                query.awaitTermination()
+                busy = [float(one.durationMs["triggerExecution"]) for one in query.recentProgress if one.numInputRows]
+                found.setdefault(name, []).extend(busy[1:])  # in the first one each process opens each topic
+        return found
 
     def micro_batches(self) -> dict[str, list[float]]:
         """Milliseconds of a trigger: batches of one row, and triggers that find nothing new."""
@@ -359,12 +426,22 @@ def run(folder: str, sizes: Sizes) -> dict[str, Any]:
             print(f"  {'reached' if reached else 'MISSED'}: {text}")
             if not reached:
                 missed.append(name)
+    of_bulk = max(results["single"]["topic"]) / max(results["large"]["topic"])
+    print(f"  {'reached' if of_bulk >= OF_BULK else 'MISSED'}: {of_bulk:.2f} of a topic written in bulk (target: {OF_BULK})")
     results["partitions"] = in_turn(bench.scaling(), sizes.rounds)
     show("Reading topics of more and more partitions, two tasks at a time", results["partitions"], "rows/s", max)
     results["writing"] = in_turn(bench.writing(), sizes.rounds)
     show("Writing", results["writing"], "rows/s", max)
     written = max(results["writing"]["to a topic"])
     print(f"  {'reached' if written >= WRITTEN else 'MISSED'}: {written:,.0f} rows/s (target: {WRITTEN:,})")
+    rates = {name: statistics.median(found) for name, found in results["writing"].items()}
+    digests = 1 - rates["to a topic"] / rates["to a topic, without a digest"]
+    print(f"  digests take {digests:.0%} of the time (medians of this run)")
+    results["many_topics"] = bench.many_topics()
+    show(
+        f"Micro-batches of {sizes.topics * sizes.topic_rows:,} rows, from many topics and from one", results["many_topics"], "ms",
+        statistics.median,
+    )  # fmt: skip
     results["micro_batches"] = bench.micro_batches()
     show("Triggers of a stream: batches of one row, and nothing new", results["micro_batches"], "ms", statistics.median)
     bench.spark.stop()

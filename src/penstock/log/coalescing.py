@@ -40,6 +40,28 @@ _GAIN = 2
 """A segment is rewritten if it then has at most one batch for so many of before."""
 
 
+_QUIET_US, _QUIET_PART = 60_000_000, 16
+"""The active segment is sealed to be merged when nothing came for so long and it has that part of `segment_bytes`."""
+_IDLE_US, _IDLE_BATCHES = 3_600_000_000, 1_024
+"""Or when nothing came for so long, and it has so many batches: at most 24 segments a day come of that."""
+
+
+def gains_by_sealing(log: PartitionLog, now_us: int) -> bool:
+    """
+    Whether the active segment of *log* is worth sealing before it is full: it is full of small batches, and nothing comes any more.
+
+    Only sealed segments are merged, and a message that lies in a batch of its own costs a reader a hundred times as much as one in a large
+    batch. Looks at no file.
+    """
+    active, settings = log.active, log.settings
+    if active is None or log.deleted or not settings.coalesce_below_bytes or active.batches < _IDLE_BATCHES:
+        return False
+    if active.position / active.batches >= settings.coalesce_below_bytes / _GAIN:
+        return False
+    quiet_us = now_us - active.max_time_us
+    return quiet_us >= _IDLE_US or (quiet_us >= _QUIET_US and active.position >= settings.segment_bytes / _QUIET_PART)
+
+
 def find_segment_to_coalesce(log: PartitionLog, keep_from: int) -> Segment | None:
     """
     The next sealed, durable segment that ends at or before *keep_from* and would gain by coalescing; each is judged once.

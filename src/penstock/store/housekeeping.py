@@ -20,6 +20,7 @@ from penstock import threads as threading
 from penstock.clock import asked_us, settled_us
 from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFound, Unavailable
 from penstock.groups.dead_letters import is_dead_letter_topic
+from penstock.log.coalescing import gains_by_sealing
 from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.log_events import Troubles, event
 from penstock.volume.housekeeping import Rules
@@ -113,21 +114,23 @@ class Housekeeper:
         Seal the active segments of *topics* that are too old, also where nothing is published any more; returns how many.
 
         That is where `segment_age` is over, or all messages of the segment are older than `retention_age`: only sealed segments can be
-        removed. A segment without messages is never sealed, so an idle topic costs a look and no file. Raises as `retain` does.
+        removed. In the *background* also where a segment is full of small batches and nothing comes any more: only sealed ones are merged.
+        A segment without messages is never sealed, so an idle topic costs a look and no file. Raises as `retain` does.
         """
         count = 0
         apart = _Apart(self.troubles if background else None, "sealing")
         for topic in topics:
             settings = topic.settings
-            if not settings.segment_age_ms and not settings.retention_age_ms:
-                continue
             now_us = self._now_us(background=background)
             before_us = now_us - settings.retention_age_ms * 1000 if settings.retention_age_ms else None
             for log in topic.logs:
-                if log.is_overdue(now_us, before_us):
+                is_due = partial(log.is_overdue, now_us, before_us)
+                if not is_due() and background:
+                    is_due = partial(gains_by_sealing, log, now_us)
+                if is_due():
                     # On a full disk, or without descriptors, retention goes on with what is sealed, and this is tried again.
                     with suppress(Unavailable), apart.each(topic, log):
-                        count += self._volume.roll(log, partial(log.is_overdue, now_us, before_us))
+                        count += self._volume.roll(log, is_due)
         apart.end()
         return count
 

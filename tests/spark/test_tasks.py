@@ -48,13 +48,23 @@ def test_many_small_ranges_share_tasks_and_large_ones_have_their_own() -> None:
     """So that each task has about the same, and none that is worth a task waits for another."""
     wanted = ranges(*[50] * 1000)
     found = planning.tasks(wanted, options())
-    assert len(found) <= planning.TASKS_WISHED
+    assert len(found) <= 12
     assert flat(found) == wanted
-    assert max(rows_of(task) for task in found) <= 2 * 50_000 / planning.TASKS_WISHED
+    assert max(rows_of(task) for task in found) <= 2 * 50_000 / len(found)
     large = ranges(*[planning.TASK_OFFSETS] * 100)
     assert planning.tasks(large, options()) == large
     mixed = planning.tasks(ranges(*[10] * 100, 1_000_000), options())
     assert [rows_of(task) for task in mixed if isinstance(task, Range)] == [1_000_000]
+
+
+def test_the_tasks_grow_with_the_work_and_not_with_the_topics(rng: random.Random) -> None:
+    """However many ranges there are: one task for each `TASK_OFFSETS` of work, at most one more, and each message once."""
+    for count, length in ((33, 1), (1_000, 1), (10_000, 5), (1_000, 5_000), (200, 2 * planning.TASK_OFFSETS)):
+        wanted = ranges(*[rng.randint(1, length) for _ in range(count)])
+        work = sum(one.end - one.start + planning.RANGE_OFFSETS for one in wanted)
+        found = planning.tasks(wanted, options())
+        assert len(found) <= -(-work // planning.TASK_OFFSETS) + 1
+        assert sorted(flat(found), key=lambda one: int(one.topic[1:])) == wanted
 
 
 def test_as_many_tasks_as_are_asked_for_are_not_joined_again(rng: random.Random) -> None:

@@ -116,7 +116,9 @@ def _given(offsets: Chosen, name: str, positions: Mapping[str, TopicPositions]) 
 TASKS_WISHED = 32
 """With more ranges than that, small ones share a task: each task costs Spark some tens of milliseconds."""
 TASK_OFFSETS = 32_768
-"""A range of so many offsets is worth a task of its own."""
+"""A task has at least so much to read where small ranges share it, and a range with so much has a task of its own."""
+RANGE_OFFSETS = 256
+"""What is counted for a range besides its offsets: to begin with a partition takes some tenths of a millisecond."""
 
 
 def tasks(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]:
@@ -129,19 +131,18 @@ def tasks(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]
     most = options.partitions_max
     if len(found) <= (TASKS_WISHED if most is None else most) or (most is None and options.partitions_min is not None):
         return list(found)
-    total = sum([one.end - one.start for one in found])
-    enough = -(-total // (TASKS_WISHED if most is None else most))
-    if most is None:
-        enough = min(enough, TASK_OFFSETS)
+    total = sum([_work(one) for one in found])
+    enough = -(-total // (-(-total // TASK_OFFSETS) if most is None else most))
     groups: list[list[Range]] = []
     gathered: list[Range] = []
     count = 0
     for one in found:
-        if one.end - one.start >= enough:
+        work = _work(one)
+        if work >= enough:
             groups.append([one])
             continue
         gathered.append(one)
-        count += one.end - one.start
+        count += work
         if count >= enough:
             groups.append(gathered)
             gathered, count = [], 0
@@ -151,6 +152,11 @@ def tasks(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]
         else:
             groups.append(gathered)
     return [group[0] if len(group) == 1 else Ranges(tuple(group)) for group in groups]
+
+
+def _work(one: Range) -> int:
+    """What a range costs to read, in offsets."""
+    return one.end - one.start + RANGE_OFFSETS
 
 
 def split(ranges: Sequence[Range], partitions_min: int | None) -> list[Range]:

@@ -87,7 +87,7 @@ class _Shape:
     """What the asked schema means for a range: which columns are read, and how they become Spark's."""
 
     def __init__(self, wanted: Range, schema: StructType) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = _arrow_schema(schema)
         names = [_STORED.get(name, name) for name in schema.names]
         # The offset comes first: it tells how far the reading is.
         self.columns = ["offset", *[name for name in names if name not in _CONSTANT and name != "offset"]]
@@ -116,6 +116,19 @@ class _Shape:
                 self._constants.clear()
             self._constants[key] = pa.repeat(pa.scalar(self._values[name], field.type), count)
         return self._constants[key]
+
+
+_schemas: dict[int, tuple[StructType, pa.Schema]] = {}
+"""The last schema that was asked for, by its id."""
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark wants for *schema*; kept, since a task may read a thousand ranges."""
+    known = _schemas.get(id(schema))
+    if known is None or known[0] is not schema:
+        _schemas.clear()
+        known = _schemas[id(schema)] = (schema, to_arrow_schema(schema, timezone="UTC"))
+    return known[1]
 
 
 def _headers(column: Any, kind: pa.DataType) -> Any:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Not spark.python.unix.domain.socket.enabled: a tenth more rows a second, and a traceback of a broken pipe with many a limit() and stop().
+# Not spark.python.unix.domain.socket.enabled: a tenth more rows a second, and a traceback of a broken pipe at the end of many a query,
+# from processes that do not go by spark.python.daemon.module.
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -46,9 +47,23 @@ def get_session(
             os.environ["SPARK_HOME"] = home
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**_SETTINGS, **_quiet(), **(settings or {})}.items():
+    for key, value in {**_SETTINGS, **_quiet(), **_daemon(master), **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _daemon(master: str | None) -> dict[str, str]:
+    """
+    The daemon that ends workers in silence when Spark hangs up on them: see `daemon.py`.
+
+    On a cluster, or with another Python than this one, the workers may have no Penstock, or an older one, and would not start.
+    """
+    from pyspark import daemon
+
+    is_here = master is not None and master.startswith("local") and os.environ.get("PYSPARK_PYTHON") == sys.executable
+    if not (is_here and hasattr(daemon, "worker") and hasattr(daemon, "manager")):
+        return {}
+    return {"spark.python.daemon.module": "penstock.spark.daemon"}
 
 
 def _quiet() -> dict[str, str]:

@@ -90,7 +90,14 @@ TOPIC_SETTINGS = (
         "segment_bytes", 64 * MIB, "bytes", 512, 1024 * MIB, "a segment is sealed when the next batch would make it larger"
     ),
     Setting("segment_messages", 0, "messages", 0, None, "a segment is sealed at this many messages; 0 = no limit"),
-    Setting("segment_age_ms", 0, "ms", 0, None, "a segment is sealed when its first batch is this old; 0 = no limit"),
+    Setting(
+        "segment_age_ms",
+        0,
+        "ms",
+        0,
+        None,
+        "a segment is sealed when its first batch is this old, also if nothing more comes; 0 = no limit",
+    ),
     Setting("index_interval_bytes", 4 * KIB, "bytes", 64, 16 * MIB, "distance between two entries of the sparse index"),
     Setting("coalesce_below_bytes", 64 * KIB, "bytes", 0, 16 * MIB, "sealing merges batches smaller than this; 0 = never"),
     Setting("coalesce_to_bytes", 1 * MIB, "bytes", 64, 16 * MIB, "about how large merged batches become"),

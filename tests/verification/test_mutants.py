@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.verification.judge import Subject
 
 _MOST = 1500
-_OTHERS = 8
+_OTHERS = 4
 
 
 def _subjects(rng: random.Random) -> Iterator[Subject]:

@@ -40,7 +40,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.clock import SystemClock
-from penstock.errors import BadBytes, Corrupt, PenstockError, StoreLocked, UnsupportedFormat
+from penstock.errors import BadBytes, Corrupt, DamagedFile, MissingData, PenstockError, StoreLocked, UnsupportedFormat
 from penstock.files import LockHeld, NotRegular, RealFileSystem, write_fully
 from penstock.format.batch import Batch
 from penstock.format.checkpoint import Checkpoint, LogRow
@@ -177,26 +177,27 @@ class Repairer:
             if not errors:
                 continue
             self._has_mended = True
-            if self._clear_places():
-                continue  # what was said may have been about that
             now = tuple(map(str, errors))
-            if now in seen or done >= _ROUNDS:
-                self._give_up(errors)
-                continue
-            seen.add(now)
             try:
+                if done < _ROUNDS and (self._clear_places() or self._mend_strangers()):
+                    continue  # what was said may have been about that, and may be said once more
+                if now in seen or done >= _ROUNDS:
+                    self._give_up(errors)
+                    continue
+                seen.add(now)
                 self._mend(errors)
             except UnsupportedFormat:
                 raise
             except (Corrupt, *_UNEXPECTED):
                 # Something else is damaged too, and hides this: the next look says what, or says the same once more.
                 continue
-        raise errors[0]
+        if errors:
+            raise errors[0]
 
     def _mend(self, errors: list[Corrupt]) -> None:
         """Mend what the errors name: the first place in this order, since the others may follow from it."""
         paths = [os.path.relpath(getattr(error, "path", self._path), self._path) for error in errors]
-        if STORE_FILE in paths or self._is_identity_foreign():
+        if STORE_FILE in paths:
             self._mend_identity()
             return
         self._store_id = read_identity(self._files, self._path)
@@ -205,7 +206,7 @@ class Repairer:
                 self._files.make_directory(folder)
                 self._files.sync_directory(self._path)
                 self._lost.append(Lost(folder, None, None, "the folder was missing"))
-        if any(os.path.basename(path) == TOPIC_FILE for path in paths) or self._foreign_topics():
+        if any(os.path.basename(path) == TOPIC_FILE for path in paths):
             self._mend_topics()
             return
         if any(path.startswith("checkpoint-") for path in paths):
@@ -397,6 +398,20 @@ class Repairer:
         ids = self._identities()
         ids[read_identity(self._files, self._path)] += 1
         return ids.most_common(1)[0][1] > ids[read_identity(self._files, self._path)]
+
+    def _mend_strangers(self) -> bool:
+        """Write a `store.json` or `topic.json` again that is whole, and of another store; whether there was one."""
+        try:
+            self._store_id = read_identity(self._files, self._path)
+        except (MissingData, DamagedFile):
+            return False
+        if self._is_identity_foreign():
+            self._mend_identity()
+            return True
+        if self._is_folder(self._topics_directory) and self._foreign_topics():
+            self._mend_topics()
+            return True
+        return False
 
     def _mend_identity(self) -> None:
         ids = self._identities()

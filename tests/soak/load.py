@@ -45,8 +45,7 @@ class Load(Arena):
     def create_topics(self) -> None:
         """Topics of which old messages go soon: the disk must stay as it is."""
         small = {"segment_bytes": 128 << 10, "retention_bytes": 256 << 10, "dedup_window": 30}
-        # So small that old messages go within the first minutes: until then files, and what is known of them, become more.
-        passing = {**small, "segment_bytes": 16 << 10, "retention_bytes": 32 << 10, "retain": "always"}
+        passing = {**small, "retain": "always"}
         with penstock.open(self.addresses.native) as store:
             store.create_topic(TOPIC, partitions=PARTITIONS, **small)
             for group in GROUPS:

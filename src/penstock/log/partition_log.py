@@ -87,6 +87,7 @@ class OpenLogs(Protocol):
     def __len__(self) -> int: ...
 
 
+_LARGE_STATE_BYTES = 4 * 1024
 LOADED_MAX = 64
 """Sealed segments that a log keeps open; each costs a descriptor."""
 COALESCE_AGAIN = 5
@@ -109,7 +110,8 @@ class PartitionLog:
 
     # They are so many that without slots each log would have a table of their names of its own, where one is found more slowly.
     __slots__ = (
-        "_active", "_alone", "_arrival", "_arrival_lock", "_closed", "_counted", "_end", "_epoch_noted", "_files", "_firsts", "_groups",
+        "_active", "_alone", "_arrival", "_arrival_lock", "_batches_from", "_closed", "_counted", "_end", "_epoch_noted", "_files",
+        "_firsts", "_groups",
         "_list_lock", "_listeners", "_load_lock", "_loaded", "_names_lock", "_names_made", "_names_synced", "_replaced",
         "_roll_position", "_rolls_by_count_or_age", "_sizes", "_tail", "_tail_position", "_ttl_us", "_unsynced", "_uses",
         "_waiting", "always", "batch_bytes_max", "cached_index", "coalesced_end", "committed_end", "deleted", "directory",
@@ -157,6 +159,8 @@ class PartitionLog:
         self._end = 0  # the next offset to assign
         self._tail: Segment | None = None  # the segment that the next planned batch goes to
         self._tail_position = 0
+        self._batches_from = 0
+        """Where the batches of the tail begin, behind the log's state; 0 if this process has not made it."""
         self._alone: tuple[Segment, EncodedBatch | bytearray, int, int, int] | None = None
         """
         The one batch that was planned, with its segment, offset, time of appending and running maximum of times. If another one comes
@@ -251,7 +255,7 @@ class PartitionLog:
             return False  # an empty segment takes any batch, however large
         settings = self.settings
         return (
-            self._tail_position + batch_bytes + FOOTER_BYTES > settings.segment_bytes
+            (self._tail_position + batch_bytes + FOOTER_BYTES > settings.segment_bytes and not self._is_mostly_state())
             or (settings.segment_messages > 0 and planned + count > settings.segment_messages)
             or (settings.segment_age_ms > 0 and now_us - tail.begun_us >= settings.segment_age_ms * 1000)
         )
@@ -295,6 +299,17 @@ class PartitionLog:
                 raise StorageFull(active.path, None, None) from None
             raise
 
+    def _is_mostly_state(self) -> bool:
+        """
+        Whether the tail has little room beside the log's state, and has not yet as much of batches as of that.
+
+        Else, where a thousand producers are remembered in small segments, each batch would begin a segment of its own, with all of them.
+        """
+        state_bytes = self._batches_from
+        if state_bytes < _LARGE_STATE_BYTES or state_bytes * 4 < self.settings.segment_bytes * 3:
+            return False
+        return self._tail_position < 2 * state_bytes
+
     def _header_of_next(self, now_us: int) -> SegmentHeader:
         return SegmentHeader(
             store_id=self.identity.store_id,
@@ -318,7 +333,7 @@ class PartitionLog:
             raise _refusal(error, path) from None
         self._names_made += 1
         self._tail = segment
-        self._tail_position = segment.position
+        self._tail_position = self._batches_from = segment.position
         return segment
 
     def has_room(self, batch_bytes: int) -> bool:
@@ -411,7 +426,7 @@ class PartitionLog:
         groups.append(AdoptedGroup(segment, staged))
         self._names_made += 1
         self._tail = segment
-        self._tail_position = segment.position
+        self._tail_position, self._batches_from = segment.position, 0
         self._end = segment.end_offset
         return first
 

@@ -68,7 +68,7 @@ class WatchedClock:
     """
 
     __slots__ = (
-        "_agreed_mono", "_agreed_us", "_grace_s", "_jump_mono", "_jump_us", "_lock", "_newest_us", "_opened_mono", "monotonic", "now_us",
+        "_agreed_mono", "_agreed_us", "_grace_s", "_jump_from_us", "_jump_mono", "_jump_us", "_lock", "_newest_us", "_opened_mono", "monotonic", "now_us",
         "watched",
     )  # fmt: skip
 
@@ -81,6 +81,8 @@ class WatchedClock:
         self._agreed_us, self._agreed_mono = clock.now_us(), clock.monotonic()
         self._jump_us: int | None = None
         self._jump_mono = 0.0
+        self._jump_from_us = 0
+        """What time it was before the jump, at most: a later time was read from the wall clock after it."""
         self._newest_us: int | None = None
         self._opened_mono = 0.0
 
@@ -118,6 +120,8 @@ class WatchedClock:
                 return now_us
             since_s = mono - self._jump_mono
             if self._jump_us is None or not _is_near(now_us, self._jump_us + round(since_s * 1e6), since_s):
+                known_us = expected_us if self._jump_us is None else self._jump_us + round(since_s * 1e6)
+                self._jump_from_us = max(expected_us, known_us)
                 self._jump_us, self._jump_mono = now_us, mono
                 _log.warning(
                     "the clock jumped by %+.0f seconds: what is too old stays until the clock has gone on evenly for %.0f seconds",
@@ -128,6 +132,16 @@ class WatchedClock:
                 self._agree(now_us, mono)
                 return now_us
             return min(now_us, expected_us)
+
+    def ended_us(self, since_us: int) -> int:
+        """
+        The time by which something that began at *since_us* by the wall clock has ended: `asked_us`, unless it began after a jump.
+
+        After a jump ahead what was stored before it lives as if there had been none, and what is stored after it goes by the new time.
+        """
+        asked_us = self.asked_us()
+        with self._lock:
+            return self.now_us() if self._jump_us is not None and since_us > self._jump_from_us else asked_us
 
     def _agree(self, now_us: int, mono: float) -> None:
         self._agreed_us, self._agreed_mono = now_us, mono
@@ -148,3 +162,8 @@ def settled_us(clock: Clock) -> int:
 def asked_us(clock: Clock) -> int:
     """The time for what a user orders and cannot be undone; see `WatchedClock`."""
     return clock.asked_us() if isinstance(clock, WatchedClock) else clock.now_us()
+
+
+def ended_us(clock: Clock, since_us: int) -> int:
+    """The time by which what was stored at *since_us* may have expired; see `WatchedClock`."""
+    return clock.ended_us(since_us) if isinstance(clock, WatchedClock) else clock.now_us()

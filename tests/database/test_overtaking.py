@@ -77,7 +77,7 @@ def text_of(message: Any) -> str:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
-    monkeypatch.setattr(following, "_now_us", made.clock.now_us)
+    monkeypatch.setattr(following, "_now_us", lambda _: made.clock.now_us())
     yield made
     made.store.close()
     made.ledger.close()
@@ -116,7 +116,7 @@ def clocked(
 ) -> Iterator[tuple[Store | RemoteStore, FakeClock]]:
     """Both faces of a store whose clock is moved by hand."""
     clock = FakeClock()
-    monkeypatch.setattr(following, "_now_us", clock.now_us)
+    monkeypatch.setattr(following, "_now_us", lambda _: clock.now_us())
     with open_face(tmp_path, served=request.param == "url", clock=clock) as found:
         yield found, clock
 
@@ -206,7 +206,7 @@ def test_what_expired_in_the_middle_is_no_reason_to_seek(world: World) -> None:
 def test_a_message_that_has_expired_by_the_clock_of_the_store_only_is_left_out_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_now_us", lambda: 0)
+    monkeypatch.setattr(following, "_now_us", lambda _: 0)
     world.publish("first")
     world.publish("short", ttl=5)
     world.publish("last")

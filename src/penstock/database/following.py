@@ -25,16 +25,17 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
+from penstock.clock import SystemClock, WatchedClock
 from penstock.database.dialect import Transaction
 from penstock.database.positions import Position
 from penstock.errors import PositionLost
 from penstock.log_events import event
+from penstock.settings import StoreSettings
 from penstock.store import reading
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.database")
 
+_clock = WatchedClock(SystemClock(), StoreSettings().clock_jump_grace_ms / 1000)
 LOOK_AT_MESSAGES = 1_000
 """So many messages of holes are looked at in one go; what lies behind them stays a hole."""
 _LOOK_AT_HOLES = 100
@@ -311,11 +313,12 @@ def _unfinished(position: Position, end: int) -> int:
 
 def _has_expired(message: Message) -> bool:
     end_us = message.expires_us
-    return end_us is not None and end_us <= _now_us()
+    return end_us is not None and end_us <= _now_us(message.append_time_us)
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1_000
+def _now_us(since_us: int) -> int:
+    # A position that passed over a message does not come back to it: a wall clock that has just jumped ahead is not believed.
+    return _clock.ended_us(since_us)
 
 
 def _place(store: Any, start: Any, topic: str, partition: int, now: TopicPositions) -> int:

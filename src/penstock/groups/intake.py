@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from penstock.clock import ended_us
 from penstock.format.lifetime import dues_us, last_due_us, last_expiry_us
 from penstock.groups.cursor import READ_BYTES, TELLING
 
 if TYPE_CHECKING:
+    from penstock.clock import Clock
     from penstock.format.batch import Batch
     from penstock.groups.book import Book
     from penstock.groups.cursor import Cursor
@@ -38,7 +40,7 @@ class Intake:
         self._book = book
         self._expiring = expiring
 
-    def take_in(self, cursor: Cursor, member: Member, now: float, now_us: int) -> bool:
+    def take_in(self, cursor: Cursor, member: Member, clock: Clock) -> bool:
         """
         See that all that may be leased now waits in its lane. What is new is noted in the name of *member*.
 
@@ -48,12 +50,13 @@ class Intake:
         """
         lanes = cursor.lanes
         assert lanes is not None
+        now, now_us = clock.monotonic(), clock.now_us()
         failed: Exception | None = None
         try:
             if not lanes.is_indexed and not self._index_open(cursor, lanes, now_us):
                 return False
             if cursor.log.committed_end > cursor.scan:
-                self._take_in_fresh(cursor, lanes, member, now_us)
+                self._take_in_fresh(cursor, lanes, member, clock, now_us)
         except Exception as error:  # noqa: BLE001 - raised below; after an interrupt the lanes may be in the middle of a change
             failed = error
         lanes.fire(now_us, cursor.open)
@@ -90,13 +93,19 @@ class Intake:
         lanes.is_indexed = True
         return True
 
-    def _take_in_fresh(self, cursor: Cursor, lanes: Lanes, member: Member, now_us: int) -> None:
+    def _take_in_fresh(self, cursor: Cursor, lanes: Lanes, member: Member, clock: Clock, now_us: int) -> None:
         start = cursor.scan
         try:
             while (batch := cursor.fresh_batch()) is not None:
                 index = batch.index_of(cursor.scan)
                 last_us = last_expiry_us(batch) if batch.ttl_us or batch.has_moments else None
-                if last_us is not None and last_us <= now_us and not cursor.keeps_expired:
+                # They are gone for good: a wall clock that has just jumped ahead is not believed.
+                if (
+                    last_us is not None
+                    and last_us <= now_us
+                    and not cursor.keeps_expired
+                    and last_us <= ended_us(clock, batch.append_time_us(0))
+                ):
                     self._expiring.drop(cursor, [batch.offset(at) for at in range(index, len(batch))])
                 else:
                     if batch.header.offset_span == len(batch):

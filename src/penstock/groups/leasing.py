@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from penstock.clock import ended_us
 from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.format.lifetime import dues_us, expiries_us, first_expiry_us, last_due_us, last_expiry_us
 from penstock.groups import operations as ops
@@ -130,7 +131,7 @@ class Leasing:
         """
         book, cursor = self._book, lot.cursor
         taken = 0
-        now_us = 0 if lot.expires_us is None else self.clock.now_us()
+        now_us = 0 if lot.expires_us is None else self._ended_us(lot.batch, lot.expires_us, self.clock.now_us())
         mortal = lot.expires_us is not None and lot.expires_us <= now_us
         while lot.index < lot.stop and taken < count:
             offset = lot.offset(lot.index)
@@ -299,6 +300,15 @@ class Leasing:
             self._book.note_ranges(ops.LEASED, cursor, member, [(start, cursor.scan)])
         return taken, used
 
+    def _ended_us(self, batch: Batch, mortal_us: int | None, now_us: int) -> int:
+        """
+        The time by which messages of *batch* have expired, the first of them at *mortal_us*; *now_us* is the wall clock's time.
+
+        A message that expires is gone for its group, so a wall clock that has just jumped ahead is not believed. Asking costs a lock, so
+        only batches pay for it in which something has expired by the wall clock.
+        """
+        return now_us if mortal_us is None or mortal_us > now_us else ended_us(self.clock, batch.append_time_us(0))
+
     def _lease_timed(
         self, member: Member, cursor: Cursor, batch: Batch, index: int, room: int, room_bytes: int, passed: list[int]
     ) -> int | None:
@@ -313,9 +323,10 @@ class Leasing:
         mortal_us, due_us = first_expiry_us(batch), last_due_us(batch)
         stop = min(len(batch), index + max(room, _LOOK_AT))
         ends = dues = None
-        if mortal_us is not None and mortal_us <= now_us:
+        ended_us = self._ended_us(batch, mortal_us, now_us)
+        if mortal_us is not None and mortal_us <= ended_us:
             last_us = last_expiry_us(batch)
-            if last_us is not None and last_us <= now_us and not cursor.keeps_expired:
+            if last_us is not None and last_us <= ended_us and not cursor.keeps_expired:
                 offsets = [batch.offset(at) for at in range(index, len(batch))]
                 cursor.scan = batch.end_offset
                 self._expiring.drop(cursor, offsets)
@@ -331,13 +342,13 @@ class Leasing:
         while at < stop and taken < limit:
             end_us = None if ends is None else ends[at - index]
             due_us = None if dues is None else dues[at - index]
-            if (end_us is None or end_us > now_us) and (due_us is None or due_us <= now_us):
+            if (end_us is None or end_us > ended_us) and (due_us is None or due_us <= now_us):
                 taken += 1
                 at += 1
                 continue
             if begin < at:
                 self._add_lot(member, cursor, batch, begin, at, mortal_us)
-            if end_us is not None and end_us <= now_us:
+            if end_us is not None and end_us <= ended_us:
                 expired.append(at)
             else:
                 assert due_us is not None
@@ -356,7 +367,7 @@ class Leasing:
             cursor.open |= BitMap64([batch.offset(one) for one in range(index, at)])
         cursor.scan = batch.end_offset if at == len(batch) else batch.offset(at)
         for one in expired:
-            self._expiring.end(cursor, batch, one, batch.offset(one), now_us)
+            self._expiring.end(cursor, batch, one, batch.offset(one), ended_us)
         if delayed:
             delayed.sort()
             cursor.delays.add(delayed)
@@ -393,7 +404,7 @@ class Leasing:
         lot: Lot | None = None
         mortal_us: int | None = None
         late_us: int | None = None
-        now_us = 0
+        now_us = ended_us = 0
         try:
             while taken < room and used < room_bytes:
                 offset = source.pop()
@@ -421,6 +432,7 @@ class Leasing:
                         continue
                     if batch is not None and (batch.ttl_us or batch.has_moments):
                         now_us, mortal_us, late_us = self.clock.now_us(), first_expiry_us(batch), last_due_us(batch)
+                        ended_us = self._ended_us(batch, mortal_us, now_us)
                 index = -1 if batch is None else batch.index_of(offset)
                 if batch is None or index >= len(batch) or batch.offset(index) != offset:
                     # Compaction took it: there is nothing to deliver any more.
@@ -429,13 +441,13 @@ class Leasing:
                     book.journal.note_finished(cursor, book.identity, [offset])
                     batch = None
                     continue
-                if mortal_us is not None and mortal_us <= now_us and not exhausted and _has_expired(batch, index, now_us):
+                if mortal_us is not None and mortal_us <= ended_us and not exhausted and _has_expired(batch, index, ended_us):
                     if self._expiring.must_wait(cursor):
                         break
                     if cursor.keeps_expired and not batch.is_verified:
                         cursor.verify(batch)
                     kept.pop()
-                    self._expiring.end(cursor, batch, index, offset, now_us)
+                    self._expiring.end(cursor, batch, index, offset, ended_us)
                     if book.ordered and cursor.keeps_expired:
                         break
                     continue
@@ -522,7 +534,7 @@ class Leasing:
             try:
                 while True:
                     try:
-                        if not self._intake.take_in(cursor, member, self.clock.monotonic(), self.clock.now_us()):
+                        if not self._intake.take_in(cursor, member, self.clock):
                             member.passing = True
                             return False
                         break

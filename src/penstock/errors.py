@@ -40,7 +40,6 @@ PenstockError
 │   ├── LimitReached        there are as many of these as may be
 │   └── TakenOver           another process does this database's work now
 ├── Unauthenticated         nobody known asks: send a valid token; nothing was changed
-├── AccessDenied            the operating system does not let this user use the store's files; nothing was changed
 ├── PermissionDenied        the token does not allow it: ask for the right; nothing was changed
 ├── OutcomeUnknown          the change may or may not have been stored; retry idempotently
 ├── PipelineFailed          Spark ended a pipeline with an error
@@ -410,7 +409,7 @@ class StorageFull(Unavailable):
 
 
 class NoAccess(Unavailable):
-    """A file or folder of the store cannot be opened; nothing was changed, and all that lies elsewhere goes on."""
+    """A file or folder of the store cannot be used by this process; nothing was changed, and what lies elsewhere works."""
 
     code = "NO_ACCESS"
 
@@ -420,8 +419,8 @@ class NoAccess(Unavailable):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.reason}; nothing was changed, and all that lies elsewhere goes on. Give the user of this process "
-            f"(uid {self.uid}) the right to read and write there, and try again: the store need not be opened anew"
+            f"{self.path}: {self.reason}; nothing was changed. Give the user of this process (uid {self.uid}) the right to read and "
+            "write there, or run it as the user that owns the store, and try again: a store that is open need not be reopened"
         )
 
 
@@ -592,22 +591,6 @@ class Unauthenticated(PenstockError):
 
     def __str__(self) -> str:
         return f"{self.reason}; nothing was changed"
-
-
-class AccessDenied(PenstockError):
-    """The operating system does not let this user read or write a file of the store; nothing was changed."""
-
-    code = "ACCESS_DENIED"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: this user may not use it (permission denied); nothing was changed. "
-            "Run as the user that owns the store, or give this one the permission"
-        )
 
 
 class PermissionDenied(PenstockError):

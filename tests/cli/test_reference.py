@@ -12,6 +12,7 @@ import pytest
 
 from penstock.cli import failures
 from penstock.cli.program import program
+from penstock.server import serving
 from tests.cli.conftest import SCRIPT
 from tests.docs.pages import ROOT, blocks, rows
 
@@ -98,3 +99,15 @@ def test_the_tour_happens_as_it_is_shown(tmp_path) -> None:
             assert (done.stdout + done.stderr).strip() == expected.strip(), line
             seen += 1
     assert seen >= 8
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_addresses_in_help_have_the_port_that_a_server_has_by_default(words: str) -> None:
+    """An example that is copied works against a server that was started without options."""
+    ports = {"penstock://": serving.NATIVE_DEFAULT, "--native ": serving.NATIVE_DEFAULT, "--grpc ": serving.GRPC_DEFAULT}
+    ports |= {"http://": serving.HTTP_DEFAULT, "--http ": serving.HTTP_DEFAULT}
+    command = COMMANDS[words]
+    text = command.get_help(click.Context(command, info_name=words, **program.context_settings))
+    for before, port in re.findall(r"(\S+://|--\w+ )[\w.\[\]-]+:(\d{2,5})\b", text):
+        assert ports[before].endswith(f":{port}"), f"{before}...:{port}"
+    assert not re.search(r":74(?!2[012]\b)\d\d\b", text)

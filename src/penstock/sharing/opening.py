@@ -15,7 +15,7 @@ from penstock.client.address import is_url
 from penstock.client.opening import GIVE_UP_SECONDS
 from penstock.client.opening import open_store as open_alone
 from penstock.client.store import RemoteStore
-from penstock.errors import BadArgument, StoreLocked, Unavailable
+from penstock.errors import BadArgument, NoAccess, StoreLocked, Unavailable
 from penstock.files import DIRECTORY_MODE
 from penstock.settings import StoreSettings, no_such_setting
 from penstock.sharing.door import SocketDoor
@@ -122,7 +122,7 @@ def _open_as_sibling(
     while True:
         try:
             store = RemoteStore(place, auto_create=auto_create, give_up_s=give_up_s)
-        except StoreLocked:
+        except (StoreLocked, NoAccess):
             raise
         except Unavailable:
             # It hung up before it greeted us: it ended at this moment, and somebody follows it.

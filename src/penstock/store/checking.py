@@ -36,7 +36,7 @@ def verify(path: Path, *, files: FileSystem | None = None, progress: Callable[[s
 
     Raises:
         StoreNotFound: there is none.
-        AccessDenied: this user may not read it.
+        NoAccess: this user may not read it.
     """
     return verification.verify(path, files=files, progress=progress, layers=_layers)
 
@@ -53,7 +53,7 @@ def repair(path: Path, *, files: FileSystem | None = None) -> Repair:
     Raises:
         StoreLocked: somebody owns it.
         StoreNotFound: there is none.
-        AccessDenied: this user may not change it.
+        NoAccess: this user may not change it.
         UnsupportedFormat: a newer version wrote it.
     """
     return repairing.repair(path, files=files, layers=_layers)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from penstock.errors import AccessDenied, DamagedFile
+from penstock.errors import DamagedFile, NoAccess
 from penstock.files import NOT_REGULAR, NotRegular
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def naming_refusals() -> Iterator[None]:
-    """Raise `AccessDenied` for want of permission, and `DamagedFile` where a folder has the name of a file, or a file that of a folder."""
+    """Raise `NoAccess` for want of permission, and `DamagedFile` where a folder has the name of a file, or a file that of a folder."""
     try:
         yield
     except PermissionError as error:
         if error.filename is None:
             raise
-        raise AccessDenied(os.fsdecode(error.filename)) from None
+        raise NoAccess(os.fsdecode(error.filename), error.strerror or "permission denied", os.geteuid()) from None
     except NotRegular as error:
         raise not_regular(error) from None
     except IsADirectoryError as error:

@@ -145,7 +145,7 @@ class Repairer:
         self._kept: set[tuple[str, ...]] = set()
 
     def run(self) -> Repair:
-        """Repair. Raises `StoreLocked`, `StoreNotFound`, `AccessDenied`, or `Corrupt` for what cannot be repaired."""
+        """Repair. Raises `StoreLocked`, `StoreNotFound`, `NoAccess`, or `Corrupt` for what cannot be repaired."""
         lock_path = os.path.join(self._path, LOCK_NAME)
         if self._files.exists(self._path) and self._files.exists(lock_path):
             try:
@@ -964,7 +964,7 @@ def repair(
     Raises:
         StoreLocked: somebody owns it.
         StoreNotFound: there is none.
-        AccessDenied: this user may not change it.
+        NoAccess: this user may not change it.
         UnsupportedFormat: a newer version wrote it.
         Corrupt: it cannot be repaired; nothing that could be read is lost.
     """

@@ -121,7 +121,7 @@ class Verifier:
         self._topics = self._segments = self._batches = self._messages = self._bytes = 0
 
     def run(self) -> Verification:
-        """Look at everything. Raises `StoreNotFound`, `AccessDenied`; all else is reported."""
+        """Look at everything. Raises `StoreNotFound`, `NoAccess`; all else is reported."""
         with naming_refusals():
             for _ in range(_ATTEMPTS):
                 self._begin()
@@ -346,7 +346,7 @@ def verify(
 
     *layers* makes the layers above that it is opened with: `penstock.store.checking.verify` gives those that every store has.
 
-    Raises `StoreNotFound`, `AccessDenied`. Beside a live owner what is not committed yet is left out.
+    Raises `StoreNotFound`, `NoAccess`. Beside a live owner what is not committed yet is left out.
     """
     return Verifier(files or RealFileSystem(), os.path.abspath(os.fspath(path)), progress, layers).run()
 

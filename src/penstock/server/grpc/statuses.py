@@ -74,7 +74,6 @@ STATUS_OF: dict[type[errors.PenstockError], StatusCode] = {
     errors.LimitReached: StatusCode.FAILED_PRECONDITION,
     errors.TakenOver: StatusCode.FAILED_PRECONDITION,
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
-    errors.AccessDenied: StatusCode.INTERNAL,
     errors.PermissionDenied: StatusCode.PERMISSION_DENIED,
     errors.OutcomeUnknown: StatusCode.UNKNOWN,
     errors.PipelineFailed: StatusCode.INTERNAL,

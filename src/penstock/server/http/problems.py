@@ -60,7 +60,6 @@ STATUS_OF: dict[type[errors.PenstockError], int] = {
     errors.LimitReached: 409,
     errors.TakenOver: 409,
     errors.Unauthenticated: 401,
-    errors.AccessDenied: 500,
     errors.PermissionDenied: 403,
     errors.OutcomeUnknown: 500,
     errors.PipelineFailed: 500,

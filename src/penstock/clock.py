@@ -68,8 +68,8 @@ class WatchedClock:
     """
 
     __slots__ = (
-        "_agreed_mono", "_agreed_us", "_grace_s", "_jump_from_us", "_jump_mono", "_jump_us", "_lock", "_newest_us", "_opened_mono", "monotonic", "now_us",
-        "watched",
+        "_agreed_mono", "_agreed_us", "_grace_s", "_jump_from_us", "_jump_mono", "_jump_us", "_lock", "_newest_us", "_opened_mono",
+        "monotonic", "now_us", "watched",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:

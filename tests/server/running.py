@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
+    from penstock.broker.memory_budget import MemoryBudget
     from penstock.clock import Clock
 
 PATIENCE = 60.0
@@ -30,16 +31,16 @@ class Running:
 
     def __init__(
         self, *, path: str = "memory:", auth: TokenAuth | None = None, clock: Clock | None = None, store_clock: Clock | None = None,
-        **settings: Any,
+        budget: MemoryBudget | None = None, **settings: Any,
     ) -> None:  # fmt: skip
-        """*clock* is the listener's, *store_clock* that of leases."""
+        """*clock* is the listener's, *store_clock* that of leases; *budget*: for what clients make it hold."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.settings = HttpSettings(**{"listen": "127.0.0.1:0", **settings})
         self.store: aio.AsyncStore = self.call(self._open(path, store_clock))
         try:
-            self.listener = HttpListener(self.store, self.settings, auth, clock=clock)
+            self.listener = HttpListener(self.store, self.settings, auth, clock=clock, budget=budget)
             self.call(self.listener.start())
         except BaseException:
             self.call(self.store.close())

@@ -228,7 +228,7 @@ def test_an_address_is_written_as_it_was_read(text: str) -> None:
         {"hosts": "name"}, {"hosts": ("",)}, {"body_bytes_max": 0}, {"body_bytes_max": -1},
         {"body_bytes_max": 1.5}, {"body_bytes_max": "1"}, {"body_bytes_max": True}, {"wait_max_s": float("nan")},
         {"wait_max_s": float("inf")},
-        {"wait_max_s": -1}, {"waiting_max": None}, {"bodies_bytes_max": 1 << 20}, {"publish_bytes_max": 1 << 40},
+        {"wait_max_s": -1}, {"waiting_max": None}, {"publish_bytes_max": 1 << 40},
     ],
 )  # fmt: skip
 def test_a_bad_setting_is_refused(settings: dict[str, Any]) -> None:

@@ -352,7 +352,7 @@ def test_no_permission_is_told_with_the_path(closed: str, what: str, call: str) 
         pytest.skip("a reader in the same boot needs no checkpoint")
     with _not_root(closed):
         os.chmod(place, 0)
-        with pytest.raises(NoAccess, match="Permission denied.*right to read") as caught:
+        with pytest.raises(NoAccess, match=r"Permission denied.*right to read") as caught:
             CALLS[call](closed)
     assert caught.value.path.startswith(place)
 

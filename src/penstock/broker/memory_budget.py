@@ -21,7 +21,10 @@ hold more than five eighths, so that none can fill it alone; for one account whe
    *cut*: its client is told `Unavailable`, its connection ends, a warning is logged (event `client_cut`). Then the next one, each
    `LOOK_SECONDS`, until there is room. What the server works on is never a reason to cut: it ends by itself.
 
-Nothing here knows sockets. All methods run in one event loop, that of the server; they never wait.
+An answer whose size is not known before it is made, and may be large, is made in `making`: it waits until nothing is full, and counts as
+work, with the most that it may take, until it is made. Those that ask are let in one after the other, in their order.
+
+Nothing here knows sockets. All methods run in one event loop, that of the server; only `making` waits.
 
 When much was given back, freed memory is returned to the operating system too (`malloc_trim`), off the event loop.
 """
@@ -29,6 +32,7 @@ When much was given back, freed memory is returned to the operating system too (
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
@@ -40,7 +44,7 @@ from penstock.log_events import event
 from penstock.values import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 _log = logging.getLogger("penstock.server")
 BYTES_MAX_DEFAULT = 256 * MIB
@@ -53,6 +57,8 @@ PRINCIPAL_SHARE = 5 / 8
 CONNECTION_SHARE = 1 / 2
 """Of `bytes_max`: what one connection may hold."""
 PATIENCE_SECONDS = 5.0
+ROOM_SECONDS = 10.0
+"""How long a call waits for room to make its answer."""
 LOOK_SECONDS = 1.0
 LARGE_BLOCK_BYTES = 1 * MIB
 _M_MMAP_THRESHOLD = -3
@@ -120,7 +126,8 @@ class Account:
 
     def set_principal(self, name: str) -> None:
         """Who the client is, once that is known; what it holds counts for that principal too."""
-        self._budget.assign(self, name)
+        if not self.is_closed and (self.principal is None or self.principal.name != name):
+            self._budget.assign(self, name)
 
     def set_receiving(self, count: int) -> None:
         """So many bytes of unfinished requests are held now."""
@@ -138,7 +145,7 @@ class Account:
         self._budget.change(self, count)
 
     def end(self, count: int) -> None:
-        """It has ended."""
+        """It has ended; after `close` this does nothing."""
         if not self.is_closed:
             self.working -= count
             self._budget.change(self, -count)
@@ -157,6 +164,15 @@ class _Principal:
         self.name = name
         self.held = 0
         self.accounts = 0
+
+
+class _Asking:
+    """A call that waits for room to make its answer."""
+
+    __slots__ = ("account", "since", "size", "turn")
+
+    def __init__(self, account: Account, size: int, turn: asyncio.Future[None], since: float) -> None:
+        self.account, self.size, self.turn, self.since = account, size, turn, since
 
 
 class MemoryBudget:
@@ -191,6 +207,7 @@ class MemoryBudget:
         self._accounts: set[Account] = set()
         self._principals: dict[str, _Principal] = {}
         self._held_back: dict[Account, None] = {}
+        self._asking: list[_Asking] = []
         self._is_watched = False
         self._peak = 0
         self._trims_due = 0
@@ -210,6 +227,50 @@ class MemoryBudget:
     def allowance(self) -> int:
         """What an account may hold while the budget is full: its part of what is left."""
         return (self.bytes_max - self._full) // max(1, len(self._accounts))
+
+    @contextlib.asynccontextmanager
+    async def making(self, account: Account, size: int) -> AsyncIterator[None]:
+        """Make an answer of at most *size* bytes in the block, when there is room. Raises `Unavailable`: there was none for long."""
+        if self._asking or not self._may_make(account):
+            await self._ask(account, size)
+        else:
+            account.begin(size)
+        try:
+            yield
+        finally:
+            account.end(size)
+
+    async def _ask(self, account: Account, size: int) -> None:
+        asking = _Asking(account, size, asyncio.get_running_loop().create_future(), self._now())
+        self._asking.append(asking)
+        if not self._is_watched:
+            self._watch()
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await asking.turn
+        except BaseException as error:
+            if asking in self._asking:
+                self._asking.remove(asking)
+            elif not asking.turn.cancelled():
+                account.end(size)  # it got room at the moment when it gave up
+            self._let_in()
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"the server's memory for its clients was full for {ROOM_SECONDS:g} s; try again later") from None
+            raise
+
+    def _may_make(self, account: Account) -> bool:
+        principal = account.principal
+        return not self.is_full and not account.is_held_back and (principal is None or principal.held <= self._principal_max)
+
+    def _let_in(self) -> None:
+        for asking in list(self._asking):
+            if self.is_full:
+                return
+            if asking in self._asking and self._may_make(asking.account):
+                self._asking.remove(asking)
+                if not asking.turn.done():
+                    asking.turn.set_result(None)
+                    asking.account.begin(asking.size)
 
     # -- of the accounts --------------------------------------------------------------------------------------------
 
@@ -242,7 +303,7 @@ class MemoryBudget:
                 self._hold_back(account)
             elif account.sending and not self._is_watched:
                 self._watch()
-        elif self._held_back:
+        elif self._held_back or self._asking:
             self._let_go_on()
         if change < 0 and self._peak - self.held >= TRIM_FROM_BYTES and not self._is_watched:
             self._watch()
@@ -256,7 +317,7 @@ class MemoryBudget:
         account.receiving = account.sending = account.working = 0
         self.held -= held
         self._look_whether_full()
-        if self._held_back:
+        if self._held_back or self._asking:
             self._let_go_on()
         if self._peak - self.held >= TRIM_FROM_BYTES and not self._is_watched:
             self._watch()
@@ -307,6 +368,7 @@ class MemoryBudget:
                 del self._held_back[account]
                 account.is_held_back = False
                 account.holder.go_on()
+        self._let_in()
 
     # -- now and then -----------------------------------------------------------------------------------------------
 
@@ -319,7 +381,9 @@ class MemoryBudget:
         self._is_watched = False
         for account in [one for one in self._accounts if one.sending]:
             account.holder.look()
-        waited = [one for one in self._held_back if self._now() - one.since >= PATIENCE_SECONDS]
+        long_ago = self._now() - PATIENCE_SECONDS
+        waited = [one for one in self._held_back if one.since <= long_ago]
+        waited += [one.account for one in self._asking if one.since <= long_ago]
         if waited or (self.is_full and self._now() - self._full_since >= PATIENCE_SECONDS):
             self._cut_one(waited)
         if self._peak - self.held >= TRIM_FROM_BYTES:
@@ -330,7 +394,7 @@ class MemoryBudget:
             self._trims_due -= 1
             self._trim()
         if not self._is_watched and (
-            self._held_back or self._trims_due or self.is_full or any(one.sending for one in self._accounts)
+            self._held_back or self._asking or self._trims_due or self.is_full or any(one.sending for one in self._accounts)
         ):
             self._watch()
 
@@ -341,8 +405,8 @@ class MemoryBudget:
             # The whole has room, only a principal or a connection has used up its share.
             principals = {one.principal for one in waited}
             accounts = {one for one in accounts if one in waited or (one.principal is not None and one.principal in principals)}
-        biggest = max(accounts, key=lambda one: one.idle)
-        if biggest.idle <= self.allowance:
+        biggest = max(accounts, key=lambda one: one.idle, default=None)
+        if biggest is None or biggest.idle <= self.allowance:
             return  # what is held is work: it ends by itself
         self.cuts += 1
         who = biggest.name if biggest.principal is None else f"{biggest.name} of {biggest.principal.name}"

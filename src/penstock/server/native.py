@@ -31,6 +31,7 @@ from penstock.server.auth import Everyone, tell_client, tell_refused
 from penstock.server.call_threads import CallThreads
 from penstock.server.descriptors import Connections
 from penstock.server.releases import Releases
+from penstock.server.sending import waiting_bytes
 from penstock.wire.calls import PROTOCOL_VERSION, Call, fields_bytes_max
 from penstock.wire.failures import encode_error
 from penstock.wire.frame import (
@@ -302,12 +303,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._end(0, 0, error)
         # One that does not read gets neither the answers nor the error.
-        asyncio.get_running_loop().call_later(0 if _waiting_bytes(transport) else CUT_SECONDS, transport.abort)
+        asyncio.get_running_loop().call_later(0 if waiting_bytes(transport) else CUT_SECONDS, transport.abort)
 
     def look(self) -> None:
         """See `Holder`."""
         if self._transport is not None and self._account is not None:
-            self._account.set_sending(_waiting_bytes(self._transport))
+            self._account.set_sending(waiting_bytes(self._transport))
 
     @property
     def _name(self) -> str:
@@ -419,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
             with self._writing:
                 rest, self._rest = self._rest, b""
                 transport.write(b"".join([rest, *parts]))
-            account, waiting = self._account, _waiting_bytes(transport)
+            account, waiting = self._account, waiting_bytes(transport)
             if account is not None and (waiting or account.sending):
                 account.set_sending(waiting)
 
@@ -520,13 +521,6 @@ class Connection(asyncio.BufferedProtocol):
         """Hang up after what was answered is sent."""
         if self._transport is not None:
             self._transport.close()
-
-
-def _waiting_bytes(transport: asyncio.Transport) -> int:
-    """What was written to *transport* and not sent yet."""
-    # Of TLS the bytes that are encrypted already wait in the transport below, which that above does not count.
-    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
-    return transport.get_write_buffer_size() + (0 if below is None else int(below.get_write_buffer_size()))
 
 
 def _named(peer: Any) -> str:

@@ -206,6 +206,7 @@ class Server:
                 ),
                 self._auth,
                 room=self._room,
+                budget=self._budget,
             )  # fmt: skip
             await self._http.start()
             path = self._http.address.path

@@ -17,11 +17,11 @@ from starlette.datastructures import Headers
 from starlette.routing import Route, Router
 
 from penstock.arguments import shown
-from penstock.errors import BadArgument, ServerStopping, Unauthenticated
+from penstock.errors import BadArgument, ServerStopping, Unauthenticated, Unavailable
 from penstock.server.auth import tell_refused
 from penstock.server.http import administering, consuming, json_body, observing, publishing
-from penstock.server.http.answers import send_in_pieces
-from penstock.server.http.body import Body, ClientGone
+from penstock.server.http.answers import MAKING, send_in_pieces
+from penstock.server.http.body import DROP_BYTES_MAX, LINGER_BYTES_MAX, Body, ClientGone
 from penstock.server.http.console import files as console
 from penstock.server.http.operations import JSON, OCTETS, OPERATIONS, PATH_PARAMETERS, Call, Operation
 from penstock.server.http.problems import HttpProblem, problem
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.server.auth import Principal
     from penstock.server.http.context import Context
+    from penstock.server.http.protocol import Connection
 
 HANDLERS = (administering, consuming, observing, publishing)
 """Importing them has filled `OPERATIONS`."""
@@ -117,7 +118,8 @@ class Edge:
             return
         began, status = time.monotonic(), 0
         headers = Headers(scope=scope)
-        body = Body(receive, headers, self._context.budget)
+        connection: Connection = scope["state"]["penstock.connection"]
+        body = Body(receive, headers, connection)
         scope["penstock.body"] = body
 
         async def send_guarded(message: Message) -> None:
@@ -130,7 +132,7 @@ class Edge:
                 if not body.ended or self._context.stopping.is_set():
                     # What is left of the body would be read as the next request; and nothing new is begun while stopping.
                     message["headers"].append((b"connection", b"close"))
-            await send_in_pieces(message, scope, send, self._context.settings.send_timeout_s)
+            await send_in_pieces(message, connection, send, self._context.settings.send_timeout_s)
 
         try:
             try:
@@ -142,7 +144,7 @@ class Edge:
             except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log the error
                 if status == 0:
                     if "expect" not in headers:
-                        await body.discard()
+                        await body.discard(DROP_BYTES_MAX if isinstance(error, Unavailable) else LINGER_BYTES_MAX)
                     await problem(error)(scope, receive, send_guarded)
                 else:
                     problem(error)  # logged; the answer has begun
@@ -207,6 +209,8 @@ class Endpoint:
             principal.require(operation.right, operation.right_on(scope["path_params"]))
         if self._context.draining and not operation.while_draining:
             raise ServerStopping
+        connection: Connection = scope["state"]["penstock.connection"]
+        connection.account.set_principal(principal.name)
         path = {name: check_parameter(text, PATH_PARAMETERS[name][0], name) for name, text in scope["path_params"].items()}
         query = _parameters(operation, scope["query_string"], headers)
         body: Body = scope["penstock.body"]
@@ -217,12 +221,11 @@ class Endpoint:
             content = await self._content(operation, media_type, data)
             call = Call(self._context, principal, path, query, headers, content, media_type, body, _peer(scope))
             if operation.large:
-                async with self._context.answers.room(settings.response_bytes_max) as held:
+                async with self._context.memory.making(connection.account, MAKING * settings.response_bytes_max):
                     response = await operation.handler(call)
-                    held.shrink(min(held.size, len(response.body)))
-                    await response(scope, receive, send)
-                return
-            response = await operation.handler(call)
+                    connection.count_unsent(len(response.body))
+            else:
+                response = await operation.handler(call)
         await response(scope, receive, send)
 
     def _principal(self, operation: Operation, headers: Headers) -> Principal:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import Unavailable
 from penstock.server.auth import Everyone
-from penstock.server.http.answers import AnswerBudget
-from penstock.server.http.body import BodyBudget, ClientGone
+from penstock.server.http.body import ClientGone
 from penstock.server.http.consumers import Consumers
 from penstock.server.http.metrics import HttpMetrics, StoreMetrics
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.aio import AsyncStore
+    from penstock.broker.memory_budget import MemoryBudget
     from penstock.clock import Clock
     from penstock.server.auth import Authenticator
     from penstock.server.http.body import Body
@@ -34,15 +34,16 @@ SNAPSHOT_S = 1.0
 class Context:
     """One listener's state. `draining`: no new work is begun; `stopping`: nobody waits any more; `ending`: nor for consumers to finish."""
 
-    def __init__(self, store: AsyncStore, settings: HttpSettings, auth: Authenticator, clock: Clock) -> None:
+    def __init__(
+        self, store: AsyncStore, settings: HttpSettings, auth: Authenticator, clock: Clock, memory: MemoryBudget
+    ) -> None:
         self.store = store
+        self.memory = memory
         self.settings = settings
         self.auth = auth
         self.clock = clock
         self.anybody = Everyone()
         self.consumers = Consumers(store, settings, clock)
-        self.budget = BodyBudget(settings.bodies_bytes_max)
-        self.answers = AnswerBudget(settings.answers_bytes_max)
         self.metrics = HttpMetrics()
         self.store_metrics = StoreMetrics(store, settings.metrics_topics_max, clock)
         self.draining = False

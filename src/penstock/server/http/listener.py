@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from penstock.broker.memory_budget import MemoryBudget
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 from penstock.server.accepting import stop_accepting
@@ -60,8 +61,9 @@ class HttpListener:
         *,
         clock: Clock | None = None,
         room: Connections | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        """*room*: for connections, together with other listeners."""
+        """*room*: for connections, and *budget*: for what clients make the server hold, both together with other listeners."""
         self._settings = settings
         self._auth = auth or Everyone()
         self._address = settings.address
@@ -71,6 +73,7 @@ class HttpListener:
         self._store = store
         self._clock = clock or SystemClock()
         self._room = room or Connections()
+        self._budget = budget or MemoryBudget()
         self._context: Context | None = None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -97,11 +100,11 @@ class HttpListener:
         found = self._address.open("listen")
         if not self._address.path:
             self._address = Address(self._address.host, found.getsockname()[1])
-        self._context = context = Context(self._store, self._settings, self._auth, self._clock)
+        self._context = context = Context(self._store, self._settings, self._auth, self._clock, self._budget)
         # With tokens a name alone opens nothing: a page of another site has none. Without them the name tells it from a client.
         any_name = self._auth.checks_tokens or bool(self._address.path) or self._settings.allow_insecure
         guard = HostGuard(self._settings.hosts, any_name=any_name)
-        self._server = _Server(make_app(context, guard), self._settings, self._tls, found, self._room)
+        self._server = _Server(make_app(context, guard), self._settings, self._tls, found, self._room, self._budget)
         context.connections = lambda: len(self._server.server_state.connections) if self._server else 0
         context.consumers.start()
         self._serving = asyncio.create_task(self._server.serve())
@@ -166,14 +169,16 @@ class _Server(uvicorn.Server):
     """uvicorn, as one of several listeners: signals and logging are the program's business, the socket is given."""
 
     def __init__(
-        self, app: Any, settings: HttpSettings, tls: ssl.SSLContext | None, listening: socket.socket, room: Connections
-    ) -> None:
+        self, app: Any, settings: HttpSettings, tls: ssl.SSLContext | None, listening: socket.socket, room: Connections,
+        budget: MemoryBudget,
+    ) -> None:  # fmt: skip
 
         class OurConnection(Connection):
             header_timeout_s = settings.header_timeout_s
             connections_max = settings.connections_max
 
         OurConnection.room = room
+        OurConnection.budget = budget
 
         self._protocol = OurConnection
         super().__init__(

@@ -23,20 +23,11 @@ HTTP_SETTINGS = (
     Setting("console", True, "", None, None, "serve the console, a page for people, at /console"),
     Setting("publish_bytes_max", 12 * MIB, "bytes", 1 * KIB, 2 * MESSAGE_BYTES_MAX, "the largest body of a publish"),
     Setting("body_bytes_max", 1 * MIB, "bytes", 1 * KIB, 64 * MIB, "the largest body of any other request"),
-    Setting("bodies_bytes_max", 256 * MIB, "bytes", 1 * MIB, None, "all bodies that are being received, together"),
     Setting("header_bytes_max", 32 * KIB, "bytes", 1 * KIB, 1 * MIB, "the request line and all headers of a request"),
     Setting("json_depth_max", 8, "levels", 4, 100, "how deep JSON may be nested"),
     Setting("json_items_max", 1_000_000, "items", 1_000, 10_000_000, "how many values one JSON body may hold"),
     Setting(
         "response_bytes_max", 8 * MIB, "bytes", 1 * KIB, 256 * MIB, "messages of one answer, together; one message always fits"
-    ),
-    Setting(
-        "answers_bytes_max",
-        128 * MIB,
-        "bytes",
-        1 * MIB,
-        None,
-        "large answers that are being made or sent, together; more wait, 10 s at most",
     ),
     Setting("send_timeout_s", 30.0, "s", 0.05, 3_600, "a client that takes nothing of its answer for so long is cut"),
     Setting("connections_max", 10_000, "connections", 1, 1_000_000, "connections at a time; more are closed at once"),
@@ -69,12 +60,10 @@ class HttpSettings:
     console: bool = True
     publish_bytes_max: int = 12 * MIB
     body_bytes_max: int = 1 * MIB
-    bodies_bytes_max: int = 256 * MIB
     header_bytes_max: int = 32 * KIB
     json_depth_max: int = 8
     json_items_max: int = 1_000_000
     response_bytes_max: int = 8 * MIB
-    answers_bytes_max: int = 128 * MIB
     send_timeout_s: float = 30.0
     connections_max: int = 10_000
     waiting_max: int = 2_000
@@ -98,8 +87,6 @@ class HttpSettings:
             raise BadSetting("tls_key", self.tls_key, "tls_certificate and tls_key come together")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise BadSetting("tls_client_ca", self.tls_client_ca, "needs tls_certificate and tls_key")
-        if self.bodies_bytes_max < max(self.publish_bytes_max, self.body_bytes_max):
-            raise BadSetting("bodies_bytes_max", self.bodies_bytes_max, "must be at least as large as one body may be")
         _ = self.address
 
     @property

@@ -194,6 +194,14 @@ def test_a_store_that_is_owned_already_is_told(tmp_path: Path) -> None:
     assert "owned by process" in line
 
 
+def test_a_folder_that_a_server_owns_is_refused_with_its_url(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data"), "--native", "127.0.0.1:0", "--no-http", "--no-grpc") as server:
+        url = server.address("native")
+        line = penstock_cli("publish", str(tmp_path / "data"), "orders", "one", code=4)
+        assert f"give its URL, {url}, as TARGET" in line
+        penstock_cli("publish", url, "orders", "one")
+
+
 def _tokens(path: Path, **rights: Any) -> None:
     rows = []
     for name, granted in rights.items():

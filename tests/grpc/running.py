@@ -22,6 +22,7 @@ from penstock.wire.penstock_pb2_grpc import AdminStub, PenstockStub
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.broker.memory_budget import MemoryBudget
     from penstock.server.auth import Authenticator
     from penstock.server.tls import TlsFiles
 
@@ -38,6 +39,7 @@ class Running:
         address: Address | None = None,
         auth: Authenticator | None = None,
         tls: TlsFiles | None = None,
+        budget: MemoryBudget | None = None,
         **settings: Any,
     ) -> None:
         self.store = store or Store.open("memory:")
@@ -49,7 +51,12 @@ class Running:
         self._thread.start()
         try:
             self.listener = GrpcListener(
-                self.store, address or Address("127.0.0.1", 0), auth=auth, tls=tls, settings=GrpcSettings(**settings)
+                self.store,
+                address or Address("127.0.0.1", 0),
+                auth=auth,
+                tls=tls,
+                settings=GrpcSettings(**settings),
+                budget=budget,
             )
             self.call(self.listener.start())
         except BaseException:

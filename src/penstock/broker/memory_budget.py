@@ -255,7 +255,9 @@ class MemoryBudget:
                 account.end(size)  # it got room at the moment when it gave up
             self._let_in()
             if isinstance(error, TimeoutError):
-                raise Unavailable(f"the server's memory for its clients was full for {ROOM_SECONDS:g} s; try again later") from None
+                raise Unavailable(
+                    f"the server's memory for its clients was full for {ROOM_SECONDS:g} s; try again later"
+                ) from None
             raise
 
     def _may_make(self, account: Account) -> bool:

@@ -57,6 +57,8 @@ def _text(error: PenstockError) -> str:
     if isinstance(error, StoreLocked):
         # The library's own text names an argument of `penstock.open`.
         who = "another process" if error.owner_pid is None else f"process {error.owner_pid} on {error.owner_host}"
+        if error.url is not None:
+            return f"{error.path} is owned by a server, {who}: give its URL, {error.url}, as TARGET instead of the folder"
         return f"{error.path} is owned by {who}; stop it, or use what only reads: read, topics list, topics describe, stats, top, verify"
     remedy = _REMEDIES.get(type(error))
     return str(error) if remedy is None else f"{error}; {remedy}"

@@ -42,6 +42,8 @@ def open_store(
             raise BadArgument("read_only", "True", "a server says by your token what you may do")
         give_up_s = check_seconds("give_up", settings.pop("give_up", GIVE_UP_SECONDS), 0, 1e6)
         for name in settings:
+            if name == "token":
+                raise BadSetting(name, HIDDEN, "give the token in the variable PENSTOCK_TOKEN, or in the URL as ?token=...")
             raise BadSetting(name, HIDDEN, "a server has its own settings; its clients have give_up")
         # It has the same face; what it is made of is its own.
         return cast("Store", RemoteStore(parse_address(text), auto_create=auto_create, give_up_s=give_up_s))

@@ -189,7 +189,7 @@ class Server:
 
             self._grpc = GrpcListener(
                 store, Address.parse("grpc", settings.grpc), tls=settings.tls, auth=self._auth, allow_insecure=settings.allow_insecure,
-                settings=GrpcSettings(connections_max=self._room.set_aside(GRPC_SHARE)),
+                settings=GrpcSettings(connections_max=self._room.set_aside(GRPC_SHARE)), budget=self._budget,
             )  # fmt: skip
             await self._grpc.start()
             self.addresses["grpc"] = self._grpc.address

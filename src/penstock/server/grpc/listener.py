@@ -12,6 +12,7 @@ from urllib.parse import quote
 import grpc
 from grpc import aio
 
+from penstock.broker.memory_budget import MemoryBudget
 from penstock.errors import BadSetting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
@@ -19,6 +20,7 @@ from penstock.server.grpc.health import Health
 from penstock.server.grpc.router import ADMIN, MESSAGES, Router
 from penstock.server.grpc.service import Service
 from penstock.server.grpc.settings import GrpcSettings
+from penstock.server.grpc.sockets import Sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,8 @@ DEFAULT_PORT = 7421
 _log = logging.getLogger("penstock.server")
 LOOK_SECONDS = 0.5
 """How often open streams are looked at: a right that was taken away ends them within a second."""
+WATCH_SECONDS, WATCH_SHARE = 0.5, 100
+"""How often the kernel is asked what has come: after so long, and so many times as long as that takes the processor."""
 CUT_SECONDS = 1.0
 RELEASE_SECONDS = 5.0
 
@@ -48,9 +52,11 @@ class GrpcListener:
         auth: Authenticator | None = None,
         allow_insecure: bool = False,
         settings: GrpcSettings | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
+        """*budget*: for what clients make the server hold, shared with its other listeners."""
         self._settings = settings or GrpcSettings()
-        self.service = Service(store, self._settings, auth or Everyone())
+        self.service = Service(store, self._settings, auth or Everyone(), budget or MemoryBudget())
         self._address = address or Address("127.0.0.1", DEFAULT_PORT)
         if not allow_insecure:
             self._address.check_safe("grpc", authenticated=self.service.auth.checks_tokens, encrypted=tls is not None)
@@ -58,6 +64,7 @@ class GrpcListener:
         self._server: Any = None
         self._health: Health | None = None
         self._looker: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._port = 0
 
     async def start(self) -> None:
@@ -75,6 +82,17 @@ class GrpcListener:
             raise
         self._server = server
         self._looker = asyncio.create_task(self._look_forever())
+        if not self._address.path:
+            sockets = Sockets(self._port)
+            self.service.connections.shut = sockets.shut
+            self._watcher = asyncio.create_task(self._watch_forever(sockets))
+
+    async def _watch_forever(self, sockets: Sockets) -> None:
+        """Look what has come for each connection, as often as costs next to nothing."""
+        while True:
+            found = await asyncio.to_thread(sockets.look)
+            self.service.connections.measure(found)
+            await asyncio.sleep(max(WATCH_SECONDS, WATCH_SHARE * sockets.look_s))
 
     def _bind(self, server: Any) -> int:
         address = self._address
@@ -153,6 +171,9 @@ class GrpcListener:
         await _until(lambda: not service.calls, max(0.0, end - loop.time()))
         await server.stop(CUT_SECONDS)
         await _until(lambda: service.is_idle, RELEASE_SECONDS)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        service.connections.close()
         self._address.remove()
 
 

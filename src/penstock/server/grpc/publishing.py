@@ -13,7 +13,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
-from grpc.aio import EOF
 
 from penstock.aio.waiting import committed
 from penstock.errors import PenstockError, ServerStopping, TopicNotFound, UsageError
@@ -167,6 +166,7 @@ class PublishStream:
         finally:
             service.streams.discard(self)
             self._reader.cancel()
+            self._count(-self._bytes)
             for begun, _ in self._begun:
                 if not isinstance(begun, PenstockError):
                     begun.close()  # type: ignore[attr-defined]  # it is committed all the same, and nobody is told
@@ -189,12 +189,13 @@ class PublishStream:
         try:
             while not call.service.is_draining:
                 self._is_reading = True
-                data = await call.context.read()
+                await call.connection.until_room()
+                data = await call.read()
                 self._is_reading = False
-                if data is EOF:
+                if data is None:
                     return
                 await self._until(self._has_room)
-                self._bytes += len(data)
+                self._count(len(data))
                 begun: Awaitable[pb.PublishResponse] | PenstockError
                 try:
                     begun = await begin(call, parse(pb.PublishRequest, data))
@@ -206,6 +207,14 @@ class PublishStream:
             self._has_ended = True
             self._changed.set()
 
+    def _count(self, more: int) -> None:
+        """So much more is being carried out."""
+        self._bytes += more
+        if more > 0:
+            self._call.connection.account.begin(more)
+        else:
+            self._call.connection.account.end(-more)
+
     def _has_room(self) -> bool:
         settings = self._call.service.settings
         return not self._begun or (len(self._begun) < settings.publishing_max and self._bytes < settings.publishing_bytes_max)
@@ -216,7 +225,6 @@ class PublishStream:
             await self._changed.wait()
 
     async def _answer_along(self) -> None:
-        context = self._call.context
         while True:
             await self._until(lambda: self._begun or self._has_ended)
             if not self._begun:
@@ -228,9 +236,9 @@ class PublishStream:
                 answer = pb.PublishStreamResponse(published=await begun)
             except PenstockError as error:
                 answer = pb.PublishStreamResponse(error=tell(error).to_message())
-            await context.write(answer.SerializeToString())
+            await self._call.write(answer.SerializeToString())
             self._begun.popleft()
-            self._bytes -= size
+            self._count(-size)
             self._changed.set()
         assert self._reader is not None
         # An error of ours in the reader is the call's error; a cancelled one was told to stop.

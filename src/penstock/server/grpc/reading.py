@@ -34,12 +34,16 @@ async def read(call: Call, request: pb.ReadRequest) -> None:
         messages = pages.next(PAGE_MESSAGES_MAX)
         return pb.ReadResponse(messages=messages).SerializeToString() if messages else None
 
-    while (page := await asyncio.to_thread(next_page)) is not None:
+    while True:
+        async with call.making():
+            page = await asyncio.to_thread(next_page)
+        if page is None:
+            return
         if call.service.is_stopping:
             raise ServerStopping("the server is stopping; read on from the last message on another one")
         # A right that was taken away ends it.
         call.require("read", request.topic)
-        await call.context.write(page)
+        await call.write(page)
 
 
 async def commit(call: Call, request: pb.CommitRequest) -> pb.CommitResponse:

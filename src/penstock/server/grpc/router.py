@@ -8,6 +8,7 @@ themselves, when they know the topic, before anything else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +51,8 @@ class Method(NamedTuple):
     """Whether it writes its responses by itself."""
     while_draining: bool = False
     """Whether it is still done while consumers finish what they hold: it finishes something, or only looks."""
+    large: bool = False
+    """Whether its answer may be large: it is made when there is room for it."""
 
 
 async def _publish_stream(call: Call) -> None:
@@ -63,20 +66,22 @@ METHODS: dict[str, Method] = {
     f"/{MESSAGES}/Read": Method(reading.read, pb.ReadRequest, writes=True, while_draining=True),
     f"/{MESSAGES}/Commit": Method(reading.commit, pb.CommitRequest, while_draining=True),
     f"/{ADMIN}/CreateTopic": Method(administering.create_topic, pb.CreateTopicRequest),
-    f"/{ADMIN}/ListTopics": Method(administering.list_topics, pb.ListTopicsRequest, while_draining=True),
+    f"/{ADMIN}/ListTopics": Method(administering.list_topics, pb.ListTopicsRequest, while_draining=True, large=True),
     f"/{ADMIN}/GetTopic": Method(administering.get_topic, pb.GetTopicRequest, while_draining=True),
     f"/{ADMIN}/Retain": Method(administering.retain, pb.RetainRequest),
     f"/{ADMIN}/DeleteTopic": Method(administering.delete_topic, pb.DeleteTopicRequest),
     f"/{ADMIN}/Compact": Method(administering.compact, pb.RewriteRequest),
     f"/{ADMIN}/Vacuum": Method(administering.vacuum, pb.RewriteRequest),
-    f"/{ADMIN}/ListGroups": Method(administering.list_groups, pb.ListGroupsRequest, while_draining=True),
+    f"/{ADMIN}/ListGroups": Method(administering.list_groups, pb.ListGroupsRequest, while_draining=True, large=True),
     f"/{ADMIN}/DeleteGroup": Method(administering.delete_group, pb.DeleteGroupRequest),
     f"/{ADMIN}/Seek": Method(administering.seek, pb.SeekRequest),
-    f"/{ADMIN}/ListMembers": Method(administering.list_members, pb.ListMembersRequest, while_draining=True),
+    f"/{ADMIN}/ListMembers": Method(administering.list_members, pb.ListMembersRequest, while_draining=True, large=True),
     f"/{ADMIN}/EvictMember": Method(administering.evict_member, pb.EvictMemberRequest, while_draining=True),
-    f"/{ADMIN}/GetStats": Method(administering.get_stats, pb.GetStatsRequest, while_draining=True),
-    f"/{ADMIN}/GetMetrics": Method(administering.get_metrics, pb.GetMetricsRequest, while_draining=True),
-    f"/{ADMIN}/ListDeadLetters": Method(administering.list_dead_letters, pb.ListDeadLettersRequest, while_draining=True),
+    f"/{ADMIN}/GetStats": Method(administering.get_stats, pb.GetStatsRequest, while_draining=True, large=True),
+    f"/{ADMIN}/GetMetrics": Method(administering.get_metrics, pb.GetMetricsRequest, while_draining=True, large=True),
+    f"/{ADMIN}/ListDeadLetters": Method(
+        administering.list_dead_letters, pb.ListDeadLettersRequest, while_draining=True, large=True
+    ),
     f"/{ADMIN}/ReplayDeadLetters": Method(administering.replay_dead_letters, pb.ChooseDeadLettersRequest),
     f"/{ADMIN}/DiscardDeadLetters": Method(administering.discard_dead_letters, pb.ChooseDeadLettersRequest),
 }
@@ -109,7 +114,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
         name = handler_call_details.method
         if name in self._handlers:
             if self._service.public_calls >= self._service.settings.public_calls_max:
-                return _refusal(Unavailable("as many calls without a token run as may; try again later"))
+                return self._refusal(Unavailable("as many calls without a token run as may; try again later"))
             return self._handlers[name]
         method = METHODS.get(name)
         if method is None:
@@ -122,7 +127,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
                 raise Unavailable("the server has as many calls as it may; nothing was changed, try again later")
         except PenstockError as error:
             tell_refused("grpc", "", error)
-            return _refusal(error)
+            return self._refusal(error)
         return self._handler(method, principal)
 
     def _principal(self, metadata: Any) -> Principal:
@@ -141,17 +146,26 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
         is_single = method.request is not None and not method.writes
 
         async def behave(_: Any, context: ServicerContext) -> bytes | None:
-            call, peer = Call(service, principal, context), context.peer()
+            peer = context.peer()
             service.calls += 1
             try:
                 if is_single:
-                    async with service.connections.call(peer):
-                        return _serialize(await method.function(call, parse(method.request, await _read_request(context))))
-                with service.connections.stream(peer):
+                    async with service.connections.call(peer, principal.name) as connection:
+                        data = await _read_request(context)
+                        with connection.carrying_out(data):
+                            call, request = Call(service, principal, context, connection), parse(method.request, data)
+                            async with call.making() if method.large else contextlib.nullcontext():
+                                answer = _serialize(await method.function(call, request))
+                                connection.until_done(context, len(answer))
+                            return answer
+                with service.connections.stream(peer, principal.name) as connection:
+                    call = Call(service, principal, context, connection)
                     if method.request is None:
                         await method.function(call)
                     else:
-                        await method.function(call, parse(method.request, await _read_request(context)))
+                        data = await _read_request(context)
+                        connection.has_read(len(data))
+                        await method.function(call, parse(method.request, data))
                     return None
             except asyncio.CancelledError:
                 raise
@@ -166,11 +180,21 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
         # read before it is the call's turn, and what cannot be read is told like any other wrong request.
         return (grpc.stream_unary_rpc_method_handler if is_single else grpc.stream_stream_rpc_method_handler)(behave)
 
+    def _refusal(self, error: PenstockError) -> Any:
+        """A handler that reads nothing; wire and kind of the call do not matter to it."""
+
+        async def refuse(_: Any, context: ServicerContext) -> None:
+            with self._service.connections.public(context.peer()):
+                await abort(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
     def _public(self, function: Behaviour) -> Behaviour:
         async def behave(request: Any, context: ServicerContext) -> Any:
             self._service.public_calls += 1
             try:
-                return await function(request, context)
+                with self._service.connections.public(context.peer()):
+                    return await function(request, context)
             finally:
                 self._service.public_calls -= 1
 
@@ -179,8 +203,9 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
     async def _reflect(self, requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
         self._service.public_calls += 1
         try:
-            async for response in self._reflection.ServerReflectionInfo(requests, context):
-                yield response
+            with self._service.connections.public(context.peer()):
+                async for response in self._reflection.ServerReflectionInfo(requests, context):
+                    yield response
         finally:
             self._service.public_calls -= 1
 
@@ -191,15 +216,6 @@ async def _read_request(context: ServicerContext) -> bytes:
     if data is EOF:
         raise UsageError("the call has no request")
     return bytes(data)
-
-
-def _refusal(error: PenstockError) -> Any:
-    """A handler that reads nothing; wire and kind of the call do not matter to it."""
-
-    async def refuse(_: Any, context: ServicerContext) -> None:
-        await abort(context, error)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _serialize(message: Any) -> bytes:

@@ -22,8 +22,6 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from grpc.aio import EOF
-
 from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.waiting import finished_or_undone
 from penstock.arguments import check_whole_number, shown
@@ -55,8 +53,8 @@ EOF_SECONDS = 0.05
 
 async def subscribe(call: Call) -> None:
     """Return when the client has closed its side. Raises what ends it otherwise."""
-    data = await call.context.read()
-    first: pb.SubscribeRequest = pb.SubscribeRequest() if data is EOF else parse(pb.SubscribeRequest, data)
+    data = await call.read()
+    first: pb.SubscribeRequest = pb.SubscribeRequest() if data is None else parse(pb.SubscribeRequest, data)
     if not first.HasField("start"):
         raise UsageError("the first request of Subscribe has `start`")
     start = first.start
@@ -227,7 +225,7 @@ class SubscribeStream(Subscription):
 
     async def _write_bytes(self, data: bytes) -> None:
         async with self._write_lock:
-            await self._call.context.write(data)
+            await self._call.write(data)
 
     def _announce(self, fields: dict[str, Any], _: object) -> None:
         """Tell the client what it did not ask for, when there is room."""
@@ -250,6 +248,8 @@ class SubscribeStream(Subscription):
             await self._has_credit.wait()
             found = await self._take(self._pushing, min(max(self._credit, 1), self._most), None)
             if found:
+                # After leasing, which may wait for long: what is written counts from here on, and others look for room after it.
+                await self._call.connection.until_room()
                 await self._give_out(found, 0)
 
     async def _take(self, taking: AsyncConsumer, count: int, wait_s: float | None) -> list[Delivery]:
@@ -340,8 +340,8 @@ class SubscribeStream(Subscription):
             self._answering = True
             await self._handle(request)
             self._answering = False
-            data = await call.context.read()
-            if data is EOF:
+            data = await call.read()
+            if data is None:
                 return
             request = parse(pb.SubscribeRequest, data)
             if request.HasField("start"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.broker import memory_budget
 from penstock.broker.memory_budget import LOOK_SECONDS, PATIENCE_SECONDS, TRIMS, Account, MemoryBudget
 from penstock.errors import Unavailable
 from penstock.values import MIB
@@ -186,3 +188,55 @@ def test_whatever_clients_do_the_bound_holds_and_all_is_given_back(loop: Loop, r
     for client in clients:
         client.account.close()
     assert budget.held == 0
+
+
+def test_an_answer_is_made_when_there_is_room_and_counts_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they ask; one that waits for too long, or gives up, takes nothing."""
+    monkeypatch.setattr(memory_budget, "ROOM_SECONDS", 0.05)
+
+    async def main() -> None:
+        budget = MemoryBudget(256 * MIB)
+        full, asks = Client(budget), Client(budget, "a")
+        full.account.begin(200 * MIB)
+        with pytest.raises(Unavailable, match=r"full for 0\.05 s"):
+            async with budget.making(asks.account, 20 * MIB):
+                pass
+        monkeypatch.setattr(memory_budget, "ROOM_SECONDS", 60.0)
+        order: list[int] = []
+
+        async def make(number: int) -> None:
+            async with budget.making(asks.account, 20 * MIB):
+                order.append(number)
+                assert asks.account.working >= 20 * MIB
+
+        tasks = [asyncio.create_task(make(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        assert (order, budget.held) == ([], 200 * MIB)
+        full.account.end(200 * MIB)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (order, budget.held, asks.account.working) == ([0, 2, 3, 4], 0, 0)
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_room_to_make_an_answer_gets_it_by_a_cut_too(budget: MemoryBudget, loop: Loop) -> None:
+    async def main() -> None:
+        unread, asks = [Client(budget, name) for name in ("a", "b", "c")], Client(budget, "d")
+        for client in unread:
+            client.unread = 80 * MIB
+            client.look()
+        task = asyncio.create_task(_make(budget, asks.account))
+        await asyncio.sleep(0)
+        assert not task.done()
+        loop.pass_time(PATIENCE_SECONDS + LOOK_SECONDS)
+        await task
+        assert any(client.error for client in unread)
+
+    asyncio.run(main())
+
+
+async def _make(budget: MemoryBudget, account: Account) -> None:
+    async with budget.making(account, MIB):
+        pass

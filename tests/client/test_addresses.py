@@ -309,6 +309,12 @@ def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert parse_address("penstock://host?token=mine").token == "mine"
 
 
+def test_a_token_as_an_argument_is_refused_with_the_place_for_it() -> None:
+    with pytest.raises(BadSetting, match="PENSTOCK_TOKEN, or in the URL") as caught:
+        penstock.open("penstock://localhost", token="secret")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("option", [{"read_only": True}, {"give_up": -1}, {"give_up": "soon"}, {"fsync": True}])
 def test_options_that_a_server_does_not_have_are_refused(option: dict[str, Any]) -> None:
     """Before anything is tried."""

@@ -40,6 +40,8 @@ CALL_BYTES, MESSAGE_BYTES, LOOK_BYTES = 8 * 1024, 128, 1_000
 """What a call, a message either way, and the time between two looks may bring beside requests."""
 WINDOW_SHARE = 1 / 100
 """Of what is written: what the client sends to say that it has read it."""
+SMALL_ANSWER_BYTES = 1024
+"""To be told when a client has an answer costs more than a publish pays for its receipt; a connection has 2,000 such answers at most."""
 CUT_SECONDS = 1.0
 
 
@@ -50,6 +52,7 @@ class Connection:
         self._connections = connections
         self._budget = connections.budget
         self.place = place_of(peer)
+        self.text = peer
         self.turn = asyncio.Semaphore(connections.settings.connection_calls_max)
         self.calls = self.streams = self.let_in = 0
         self.account = self._budget.open(self, peer)
@@ -104,7 +107,10 @@ class Connection:
             self._end_writing(task, count)
 
     def until_done(self, context: Any, count: int) -> None:
-        """The call ends with an answer of *count* bytes, which counts until the client has it."""
+        """The call ends with an answer of *count* bytes, which counts until the client has it, unless it is small."""
+        if count <= SMALL_ANSWER_BYTES:
+            self.explained += MESSAGE_BYTES
+            return
         self._begin_writing(count)
         task = asyncio.current_task()
         assert task is not None
@@ -199,6 +205,8 @@ class ConnectionCalls:
         self.shut: Callable[[Place], object] = lambda _: None
         """Cuts the connection to a place."""
         self._by_peer: dict[Place | str, Connection] = {}
+        self._by_text: dict[str, Connection] = {}
+        """By what gRPC calls a peer: to find the place of each call anew would cost more than the rest here."""
         self._forget_budget = budget.on_full(self._full_changed)
         self._not_full = asyncio.Event()
         self._not_full.set()
@@ -214,10 +222,14 @@ class ConnectionCalls:
         await self._not_full.wait()
 
     def _of(self, peer: str) -> Connection:
-        key = place_of(peer) or peer
-        found = self._by_peer.get(key)
+        found = self._by_text.get(peer)
         if found is None:
-            found = self._by_peer[key] = Connection(self, peer)
+            key = place_of(peer) or peer
+            found = self._by_peer.get(key)
+            if found is None:
+                found = self._by_peer[key] = Connection(self, peer)
+            found.text = peer
+            self._by_text[peer] = found
         return found
 
     def leave(self, connection: Connection) -> None:
@@ -228,6 +240,8 @@ class ConnectionCalls:
     def _forget(self, key: Place | str, connection: Connection) -> None:
         if self._by_peer.get(key) is connection:
             del self._by_peer[key]
+        if self._by_text.get(connection.text) is connection:
+            del self._by_text[connection.text]
         connection.account.close()
 
     def measure(self, found: dict[Place, int]) -> None:
@@ -253,20 +267,6 @@ class ConnectionCalls:
             self._forget(key, connection)
 
     @contextlib.contextmanager
-    def _counted(self, connection: Connection, kind: str, principal: str) -> Iterator[None]:
-        setattr(connection, kind, getattr(connection, kind) + 1)
-        connection.let_in += 1
-        connection.explained += CALL_BYTES
-        connection.account.set_principal(principal)
-        try:
-            yield
-        finally:
-            setattr(connection, kind, getattr(connection, kind) - 1)
-            connection.let_in -= 1
-            connection.left()
-            self.leave(connection)
-
-    @contextlib.contextmanager
     def public(self, peer: str) -> Iterator[None]:
         """A call that needs no token has come."""
         connection = self._of(peer)
@@ -277,14 +277,29 @@ class ConnectionCalls:
             connection.left()
             self.leave(connection)
 
+    def _begin(self, connection: Connection, principal: str) -> None:
+        connection.let_in += 1
+        connection.explained += CALL_BYTES
+        connection.account.set_principal(principal)
+
+    def _end(self, connection: Connection) -> None:
+        connection.let_in -= 1
+        connection.left()
+        self.leave(connection)
+
     @contextlib.asynccontextmanager
     async def call(self, peer: str, principal: str) -> AsyncIterator[Connection]:
         """Wait until it is the call's turn: nothing of its request is read before."""
         connection = self._of(peer)
-        with self._counted(connection, "calls", principal):
+        connection.calls += 1
+        self._begin(connection, principal)
+        try:
             async with connection.turn:
                 await connection.until_room()
                 yield connection
+        finally:
+            connection.calls -= 1
+            self._end(connection)
 
     @contextlib.contextmanager
     def stream(self, peer: str, principal: str) -> Iterator[Connection]:
@@ -294,5 +309,10 @@ class ConnectionCalls:
             connection.left()
             self.leave(connection)
             raise TooManyStreams(self.settings.connection_streams_max)
-        with self._counted(connection, "streams", principal):
+        connection.streams += 1
+        self._begin(connection, principal)
+        try:
             yield connection
+        finally:
+            connection.streams -= 1
+            self._end(connection)

@@ -8,7 +8,6 @@ themselves, when they know the topic, before anything else.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -154,10 +153,14 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # it comes without 
                         data = await _read_request(context)
                         with connection.carrying_out(data):
                             call, request = Call(service, principal, context, connection), parse(method.request, data)
-                            async with call.making() if method.large else contextlib.nullcontext():
+                            if not method.large:
                                 answer = _serialize(await method.function(call, request))
                                 connection.until_done(context, len(answer))
-                            return answer
+                                return answer
+                            async with call.making():
+                                answer = _serialize(await method.function(call, request))
+                                connection.until_done(context, len(answer))
+                                return answer
                 with service.connections.stream(peer, principal.name) as connection:
                     call = Call(service, principal, context, connection)
                     if method.request is None:

@@ -22,6 +22,7 @@ from penstock.groups.dead_letters import SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from penstock.groups.registry import Groups
     from penstock.store.stats import GroupStats, StoreStats, TopicStats
     from penstock.store.store import Store
 
@@ -207,6 +208,7 @@ class Collector:
             meter.forget_others(stats.topics)
         identities = {info.name: info.topic_id for info in self._store.topics()}
         names = [name for name in sorted(stats.topics) if name in identities][:topics_max]
+        groups = None if meter is None else self._store._groups  # noqa: SLF001 - a store that is only read has none, and no meter
         times: dict[tuple[bytes, int, int], int] = {}
         oldest: dict[bytes, tuple[tuple[int, int], int]] = {}
         topics = {}
@@ -218,7 +220,7 @@ class Collector:
             topics[name] = TopicMetrics(
                 topic,
                 {
-                    group: GroupMetrics(found, self._lag_s(name, identity, topic, found, times, now_us), self._ack_times(identity, group))
+                    group: GroupMetrics(found, self._lag_s(name, identity, topic, found, times, now_us), _ack_times(groups, identity, group))
                     for group, found in topic.groups.items()
                 },
                 count,
@@ -264,7 +266,8 @@ class Collector:
                 return count, max(0, now_us - known[1]) / 1e6
         return count, 0.0
 
-    def _ack_times(self, identity: bytes, group: str) -> Latency | None:
-        found = self._store._groups.find(identity, group)  # noqa: SLF001 - it is a part of the store
-        timed: Histogram | None = None if found is None else found.__dict__.get("ack_times")
-        return None if timed is None else timed.snapshot()
+
+def _ack_times(groups: Groups | None, identity: bytes, group: str) -> Latency | None:
+    found = None if groups is None else groups.find(identity, group)
+    timed: Histogram | None = None if found is None else found.__dict__.get("ack_times")
+    return None if timed is None else timed.snapshot()

@@ -220,8 +220,8 @@ class Collector:
             topics[name] = TopicMetrics(
                 topic,
                 {
-                    group: GroupMetrics(found, self._lag_s(name, identity, topic, found, times, now_us), _ack_times(groups, identity, group))
-                    for group, found in topic.groups.items()
+                    group: GroupMetrics(one, self._lag_s(name, identity, topic, one, times, now_us), _ack_times(groups, identity, group))
+                    for group, one in topic.groups.items()
                 },
                 count,
                 age_s,

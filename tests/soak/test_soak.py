@@ -19,9 +19,9 @@ SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "600"))
 """Less than ten minutes are mostly the warming up."""
 MEMORY_KIB = 5 * 1024
 """
-3.1 and 3.4 MiB were measured on a busy machine, with 52 MB in the end. It is not flat yet: the allocator's caches of each thread fill for longer than
-ten minutes at this load (docs/operations.md#memory). Twice the load had 1.1 MiB, where it was 4.2 before ADR 0041. What lives is counted by
-`tests/server/test_nothing_is_left.py`.
+On a busy machine 3.1 and 3.4 MiB were measured, with 52 MB in the end: it is not flat, and why is not proven; see docs/operations.md#memory.
+
+Twice the load had 1.1 MiB, where it was 4.2 before ADR 0041. What lives is counted by `tests/server/test_nothing_is_left.py`.
 """
 DESCRIPTORS = 48
 THREADS = 8

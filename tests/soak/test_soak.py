@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "600"))
 """Less than ten minutes are mostly the warming up."""
 MEMORY_KIB = 5 * 1024
 """
-On a busy machine 3.1 and 3.4 MiB were measured, with 52 MB in the end: it is not flat, and why is not proven; see docs/operations.md#memory.
+On a busy machine 3.1 and 3.4 MiB were measured, with 52 MB in the end: not flat, and why is not proven; see docs/operations.md#memory.
 
 Twice the load had 1.1 MiB, where it was 4.2 before ADR 0041. What lives is counted by `tests/server/test_nothing_is_left.py`.
 """

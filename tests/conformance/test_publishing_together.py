@@ -42,9 +42,10 @@ def test_receipts_say_where_each_message_of_a_call_lies(store: Store, sync: str)
             assert not receipt.duplicate
 
 
-def test_a_reader_never_sees_a_part_of_a_call(backend: Backend, store: Store) -> None:
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_a_reader_never_sees_a_part_of_a_call(backend: Backend, store: Store, sync: str) -> None:
     """The ends of all partitions, looked at while calls come one after the other, lie between two calls."""
-    store.create_topic("t", partitions=PARTITIONS)
+    store.create_topic("t", partitions=PARTITIONS, sync=sync)
     first = spread(store.publish_many("t", numbered(len(KEYS)), keys=KEYS))
     step = {number: len(offsets) for number, offsets in first.items()}
     owner, stop, seen, failures = backend.owner(), threading.Event(), 0, []

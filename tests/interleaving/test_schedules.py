@@ -49,7 +49,7 @@ FOUND_BY: list[tuple[Callable[[], Any], Callable[[Scene], None], tuple[int, ...]
     (mutants.close_does_not_wait_for_a_cycle, everything, (5, 6, 7)),
     (mutants.a_checkpoint_does_not_hold_cycles_back, publishing, (16, 64, 73, 82, 84)),
     (mutants.the_background_thread_says_too_late_that_it_sleeps, acks, (17, 25, 29)),
-    (mutants.a_consumer_looks_and_then_begins_to_wait, waiting, (12,)),
+    (mutants.a_consumer_looks_and_then_begins_to_wait, waiting, (36, 40, 54, 68, 75)),
 ]
 """Each planted mistake, the scene that is quickest to find it, and seeds that do. They change with the steps that the code takes."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import threads as threading
 from penstock.errors import OutcomeUnknown, ProducerFenced, SequenceGap, UsageError
+from penstock.interrupts import Held
 from penstock.log.log_state import PRODUCERS_MAX
 from penstock.volume.tickets import Append, AppendTicket, ChangesTicket
 
@@ -195,7 +196,7 @@ def submit_together(
     weaker mode, of which a power cut may have taken a part, what is stored already is not stored again. Raises what
     `SequenceGate.append` raises, and then nothing was stored.
     """
-    with contextlib.ExitStack() as locks:
+    with Held(), contextlib.ExitStack() as locks:
         # In one order, whatever that of the parts is.
         for gate, _ in sorted(parts, key=lambda part: part[0]._log.log_id):  # noqa: SLF001
             locks.enter_context(gate._lock)  # noqa: SLF001

@@ -6,11 +6,23 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from penstock.errors import DamagedFile, NoAccess
+from penstock.errors import BadArgument, DamagedFile, NoAccess
 from penstock.files import NOT_REGULAR, NotRegular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.files import FileSystem
+
+
+def check_folder(files: FileSystem, path: str) -> None:
+    """Raise `BadArgument` where *path* is a file: somebody else's, so nobody may call it damaged and tell users to remove it."""
+    try:
+        files.list_directory(path)
+    except NotADirectoryError:
+        raise BadArgument("path", path, "this is a file, or lies in one; a store is a folder") from None
+    except OSError:
+        return  # missing, or not to be read: whoever needs it says so
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from penstock.journal.checkpoints import Checkpoints
 from penstock.log.identity import LogIdentity
 from penstock.log.log_reader import LogReader
 from penstock.log.positions import Position, PositionsReader
-from penstock.volume.access import naming_refusals
+from penstock.volume.access import check_folder, naming_refusals
 from penstock.volume.identity import POSITIONS_NAME, TOPICS, read_identity
 from penstock.volume.topic_files import TopicRecord, read_topics, set_aside_path
 
@@ -53,7 +53,9 @@ class VolumeReader:
             Unavailable: its owner died in the middle of a change, and nobody has opened the store since.
         """
         with naming_refusals():
-            return cls(os.path.abspath(os.fspath(path)), files or RealFileSystem())
+            files, path = files or RealFileSystem(), os.path.abspath(os.fspath(path))
+            check_folder(files, path)
+            return cls(path, files)
 
     def refresh(self) -> bool:
         """

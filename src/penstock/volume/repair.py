@@ -65,7 +65,7 @@ from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, index_path, parse_seg
 from penstock.overlay_files import OverlayFileSystem
 from penstock.settings import TopicSettings
 from penstock.values import is_name
-from penstock.volume.access import naming_refusals
+from penstock.volume.access import check_folder, naming_refusals
 from penstock.volume.document import decode_document, encode_document
 from penstock.volume.identity import (
     JOURNAL,
@@ -146,6 +146,7 @@ class Repairer:
 
     def run(self) -> Repair:
         """Repair. Raises `StoreLocked`, `StoreNotFound`, `NoAccess`, or `Corrupt` for what cannot be repaired."""
+        check_folder(self._files, self._path)
         lock_path = os.path.join(self._path, LOCK_NAME)
         if self._files.exists(self._path) and self._files.exists(lock_path):
             try:

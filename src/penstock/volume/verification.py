@@ -41,7 +41,7 @@ from penstock.log.salvage import FilePieces, Walk
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, READ_BYTES_DEFAULT, index_path, parse_segment_name, segment_name
 from penstock.overlay_files import OverlayFileSystem
 from penstock.settings import StoreSettings
-from penstock.volume.access import naming_refusals
+from penstock.volume.access import check_folder, naming_refusals
 from penstock.volume.identity import LOCK_NAME, read_identity
 from penstock.volume.reader import VolumeReader
 from penstock.volume.volume import Volume
@@ -123,6 +123,7 @@ class Verifier:
     def run(self) -> Verification:
         """Look at everything. Raises `StoreNotFound`, `NoAccess`; all else is reported."""
         with naming_refusals():
+            check_folder(self._files, self._path)
             for _ in range(_ATTEMPTS):
                 self._begin()
                 before = self._owner()

@@ -54,7 +54,7 @@ from penstock.log.positions import Position, PositionsReader, PositionsWriter
 from penstock.log_events import Troubles, event
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
-from penstock.volume.access import naming_refusals
+from penstock.volume.access import check_folder, naming_refusals
 from penstock.volume.checkpoint_due import CheckpointDue
 from penstock.volume.commit_cycle import CommitCycle
 from penstock.volume.housekeeping import Housekeeping, Rules
@@ -191,6 +191,7 @@ class Volume:
 
     def _open(self, *, create: bool, background: bool) -> None:
         files, path = self._files, self.path
+        check_folder(files, path)
         if not files.exists(path):
             if not create:
                 raise StoreNotFound(path)
@@ -759,9 +760,9 @@ class Volume:
         self._space.left -= size
         if self._space.left < 0:
             self._space.ask(size)
-        with contextlib.ExitStack() as locks:
-            # In the order in which a commit cycle takes them.
-            for log in sorted(logs, key=lambda log: log.identity.log_id):
+        with Held(), contextlib.ExitStack() as locks:
+            # A signal between taking a lock and noting that would leave it locked for ever.
+            for log in _in_lock_order(logs):
                 locks.enter_context(log.lock)
             if self._committer.failure is not None or self._closed:
                 self._check_usable()
@@ -783,7 +784,7 @@ class Volume:
                     raise
                 raise OutcomeUnknown("the batches", str(error)) from None
             except BaseException as error:
-                # A signal between the write and the book-keeping: the next append would get the same offset.
+                # The write and the book-keeping may disagree: the next append would get the same offset.
                 self._fail(error)
                 if isinstance(error, OSError):
                     raise OutcomeUnknown("the batches", str(error)) from None
@@ -947,7 +948,12 @@ class Volume:
 
     def ends(self, logs: Sequence[PartitionLog]) -> list[int]:
         """The committed ends of *logs* at one moment: of a change to several logs either all or none is seen."""
-        with self._committer.quiesce():
+        weak = [log for log in logs if not log.always]
+        with Held(), contextlib.ExitStack() as locks:
+            locks.enter_context(self._committer.quiesce())
+            # `append_all` writes to those of a weaker mode without a cycle, and has all their locks meanwhile.
+            for log in _in_lock_order(weak) if len(weak) > 1 else ():
+                locks.enter_context(log.lock)
             return [log.committed_end for log in logs]
 
     # -- checkpoints and maintenance --------------------------------------------------------------------------------
@@ -1268,6 +1274,11 @@ class Volume:
         """Let others run; for long work in the background. Raises `Closed` when the store is being closed."""
         if self._stop.wait(0.0005):
             raise Closed(self.path)
+
+
+def _in_lock_order(logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+    """The order in which a commit cycle takes the locks of logs, and everybody else who takes several."""
+    return sorted(logs, key=lambda log: log.identity.log_id)
 
 
 def _take_at_once(logs: Sequence[PartitionLog], batch_bytes: int) -> bool:

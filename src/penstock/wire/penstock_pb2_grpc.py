@@ -423,7 +423,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Vacuum(self, request, context):
-        """Take finished messages out of segments that an unfinished one keeps, now.
+        """Remove expired messages, and finished ones whose segment an unfinished one keeps, now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

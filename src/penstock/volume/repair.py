@@ -634,8 +634,12 @@ class Repairer:
                 fits = [self._fit(name, at, rows.get(log_id)) + named.get(log_id, 0) for at, log_id in enumerate(run)]
                 scores.append((sum(fits), start))
         scores.sort(reverse=True)
-        certain = bool(scores) and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0])
-        return scores[0][1] if certain else next_id, most
+        if scores and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0]):
+            return scores[0][1], most
+        # Some of its logs may be named nowhere: then the one run of free numbers that has all that are.
+        starts = range(max(0, candidates[-1] - most + 1), candidates[0] + 1) if candidates else ()
+        free = [start for start in starts if not any(one in claimed or one in others for one in range(start, start + most))]
+        return free[0] if len(free) == 1 else next_id, most
 
     def _fit(self, name: str, partition: int, row: LogRow | None) -> int:
         """How well a row of a checkpoint fits the files of a partition."""
@@ -793,27 +797,38 @@ class Repairer:
                 strays.setdefault(place, path)
         copies = []
         for place, path in strays.items():
-            occupant = self._segment_header(place) if self._files.exists(place) else None
+            is_occupied = self._files.exists(place)
+            occupant = self._segment_header(place) if is_occupied else None
             record = None if occupant is None else records.get(occupant.topic_id)
             if record is not None and occupant is not None and place == os.path.join(
                 self._topics_directory, record.name, str(occupant.partition), segment_name(occupant.first_offset)
             ):  # fmt: skip
                 continue  # the one that belongs there is there, and this is a copy
-            if self._files.exists(place):
+            if is_occupied and occupant is None:
+                # Its header cannot be read, and its messages may be: they may have changed places with this one.
+                vacated = path
+                while vacated in strays:
+                    vacated = strays[vacated]
+                copies.append((self._copy_beside(place, vacated), vacated, place))
+            if is_occupied:
                 self._set_aside(place)
-            copy = place + ".put-back"
-            if self._files.exists(copy):
-                self._files.unlink(copy)
             if not self._files.exists(os.path.dirname(place)):
                 self._files.make_directory(os.path.dirname(place))
-            self._copy(path, copy)
-            copies.append((copy, place, path))
+            copies.append((self._copy_beside(path, place), place, path))
         for copy, place, path in copies:
             self._files.rename(copy, place)
             if self._files.exists(index_path(place)):
                 self._files.unlink(index_path(place))
             self._files.sync_directory(os.path.dirname(place))
             self._lost.append(Lost(place, None, None, f"it was put back from {path}; nothing is lost"))
+
+    def _copy_beside(self, path: str, place: str) -> str:
+        """A copy of *path*, under a name that can be changed into *place*."""
+        copy = place + ".put-back"
+        if self._files.exists(copy):
+            self._files.unlink(copy)
+        self._copy(path, copy)
+        return copy
 
     def _all_logs(self) -> set[tuple[str, ...]]:
         return {(record.name, str(partition)) for record in self._readable_topics() for partition in range(record.partitions)}

@@ -143,6 +143,8 @@ class Repairer:
         self._has_mended = False
         self._given_up = 0
         self._kept: set[tuple[str, ...]] = set()
+        self._displaced: dict[str, set[int]] = {}
+        """The numbers of the logs of topics without a folder whose `topic.json` lies whole in that of another."""
 
     def run(self) -> Repair:
         """Repair. Raises `StoreLocked`, `StoreNotFound`, `NoAccess`, or `Corrupt` for what cannot be repaired."""
@@ -572,21 +574,24 @@ class Repairer:
         readable = {record.name for record in self._readable_topics()}
         foreign = self._foreign_topics()
         damaged = [name for name in topic_folders(self._files, self._topics_directory) if name not in readable]
-        documents = {}
+        documents: dict[str, bytes] = {}
         for name in damaged:
             with contextlib.suppress(OSError, BadBytes):
                 if name not in foreign:
                     data = read_small_file(self._files, os.path.join(self._topics_directory, name, TOPIC_FILE))
-                    documents[decode_document("topic", data).get("name")] = data
-        for name in damaged:
+                    documents[str(decode_document("topic", data).get("name"))] = data
+        # First those that lie whole in the folder of another one: then it is known which numbers of logs are theirs.
+        for name in [one for one in damaged if one in documents]:
             path = os.path.join(self._topics_directory, name, TOPIC_FILE)
-            if name not in documents:
-                self._mend_topic(name, alone=len(damaged) == 1, foreign=name in foreign)
-                continue
-            # It lies whole in the folder of another one.
             self._set_aside(path) if self._files.exists(path) else self._quarantine_folder()
             replace_small_file(self._files, path, documents[name])
             self._lost.append(Lost(path, None, None, "it was put back from the folder of another topic; nothing is lost"))
+        for name in documents.keys() - readable - set(damaged):
+            with contextlib.suppress(KeyError, TypeError):
+                values = decode_document("topic", documents[name])
+                self._displaced[name] = set(range(values["first_log_id"], values["first_log_id"] + values["partitions"]))
+        for name in [one for one in damaged if one not in documents]:
+            self._mend_topic(name, alone=len(damaged) == 1, foreign=name in foreign)
 
     def _claimed(self) -> set[int]:
         records = [*self._readable_topics(), *read_deleted(self._files, self._topics_directory)]
@@ -596,8 +601,9 @@ class Repairer:
         """
         The first of the numbers that its logs have in checkpoints and journal, which no other topic has, and how many these are.
 
-        If a folder of another topic is gone too, there are more of them: then those that fit its segments, if no others fit as well; else
-        new numbers. What the journal has of it is given up then, rather than given to the wrong topic.
+        Not those of a topic whose folder is gone, and whose `topic.json` was found elsewhere. If a folder of another topic is gone too, and
+        nothing says which were its own, there are more of them: then those that fit its segments, if no others fit as well; else new
+        numbers. What the journal has of it is given up then, rather than given to the wrong topic.
         """
         claimed = self._claimed()
         rows: dict[int, LogRow] = {}
@@ -625,8 +631,13 @@ class Repairer:
                 elif owner is not None:
                     others.add(entry.owner)
         candidates = sorted({one for one in [*rows, *named] if one not in claimed and one not in others})
-        if least <= len(candidates) <= most and candidates == list(range(candidates[0], candidates[0] + len(candidates))):
-            return candidates[0], len(candidates)
+        # A topic without a folder keeps its numbers, unless they overlap with those of one that is there: that is of another store.
+        displaced = {one for some in self._displaced.values() if not some & claimed for one in some if not named[one]}
+        free = [one for one in candidates if one not in displaced]
+        # So it is if those that are left are too few for this topic, and with the others they are as many as it has.
+        for some in (free, candidates if free else []):
+            if least <= len(some) <= most and some == list(range(some[0], some[0] + len(some))):
+                return some[0], len(some)
         scores = []
         for start in candidates:
             run = range(start, start + most)
@@ -637,9 +648,10 @@ class Repairer:
         if scores and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0]):
             return scores[0][1], most
         # Some of its logs may be named nowhere: then the one run of free numbers that has all that are.
-        starts = range(max(0, candidates[-1] - most + 1), candidates[0] + 1) if candidates else ()
-        free = [start for start in starts if not any(one in claimed or one in others for one in range(start, start + most))]
-        return free[0] if len(free) == 1 else next_id, most
+        starts = range(max(0, free[-1] - most + 1), free[0] + 1) if free else ()
+        taken = claimed | others | displaced
+        runs = [start for start in starts if not taken & set(range(start, start + most))]
+        return runs[0] if len(runs) == 1 else next_id, most
 
     def _fit(self, name: str, partition: int, row: LogRow | None) -> int:
         """How well a row of a checkpoint fits the files of a partition."""

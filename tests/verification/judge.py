@@ -7,6 +7,7 @@ What can be read is found out here by other means than the product's: every plac
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections import Counter
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from penstock.journal.checkpoints import NAMES
 from penstock.log.segment import segment_name
 from penstock.store import checking
 from penstock.testing import FakeClock
+from penstock.values import is_name
 from penstock.volume.document import decode_document
 from penstock.volume.repair import NOT_MENDED
 from penstock.volume.volume import Volume
@@ -141,6 +143,7 @@ def intact(subject: Subject, *, ahead: bool) -> Contents:
     frames = [frame for name, data in files.items() for frame in _frames(name, data, path)]
     by_log = _known_logs(files, path, topics, there, frames)
     committed = _committed(files, path, by_log, frames)
+    nobodys = {record.topic_id for record in there if _has_gaps(files, path) and not _is_told(files, path, record)}
     for name, data in files.items():
         segment = re.fullmatch(re.escape(path) + r"/topics/([^/]+)/(\d+)/(\d{20})\.log", name)
         if not segment:
@@ -155,7 +158,7 @@ def intact(subject: Subject, *, ahead: bool) -> Contents:
             if topic not in {record.name for record in there}:
                 continue
         else:
-            if header.topic_id not in by_id:
+            if header.topic_id not in by_id or header.topic_id in nobodys:
                 continue
             topic, partition, uid = by_id[header.topic_id].name, header.partition, header.segment_uid
             if (topic, partition) != (segment[1], int(segment[2])) and _is_there(files, path, topic, header):
@@ -196,7 +199,7 @@ def _known_logs(
     """
     The logs, by their numbers in checkpoints and journal, of which something says whose they are.
 
-    `topic.json` does; where one is lost, that no other one is; or a frame with a batch for a segment of the topic.
+    `topic.json` does; where one is lost, that no other topic is, or may be; or a frame with a batch for a segment of the topic.
     """
     names = {record.name for record in there}
     lost = [record for record in topics if record.name not in names or not _is_whole(files, path, record)]
@@ -216,7 +219,7 @@ def _known_logs(
         record.first_log_id + at: (record.name, at)
         for record in there
         if record.name not in [one.name for one in lost]
-        or len(lost) == 1
+        or (len(lost) == 1 and not _has_gaps(files, path))
         or any((record.first_log_id + one, record.topic_id) in proven for one in range(record.partitions))
         for at in range(record.partitions)
     }
@@ -263,6 +266,21 @@ def _is_whole(files: dict[str, bytes], path: str, record: TopicRecord) -> bool:
     except BadBytes:
         return False
     return (found.get("id"), found.get("first_log_id")) == (record.topic_id.hex(), record.first_log_id)
+
+
+def _has_gaps(files: dict[str, bytes], path: str) -> bool:
+    """Whether a file lies where the folder of a topic may have been: then nothing says how many topics there were."""
+    return any(os.path.dirname(name) == f"{path}/topics" and is_name(os.path.basename(name)) for name in files)
+
+
+def _is_told(files: dict[str, bytes], path: str, record: TopicRecord) -> bool:
+    """Whether something in the topic's own folder says its id: `topic.json`, or the header of a segment."""
+    for name, data in files.items():
+        if name.startswith(f"{path}/topics/{record.name}/") and name.endswith(".log"):
+            with contextlib.suppress(BadBytes, UnsupportedFormat):
+                if SegmentHeader.decode(data).topic_id == record.topic_id:
+                    return True
+    return _is_whole(files, path, record)
 
 
 def _partitions(tree: list[str], path: str, record: TopicRecord) -> list[int]:
@@ -391,10 +409,11 @@ def _judge_repaired(subject: Subject, changed: SimulatedFileSystem, opened: Open
     if gone:
         raise Disagreement(f"{name}: repair ({lost}) lost {sorted(gone)}; opening had said {opened.error}")
     wrong = {place: value for place, value in repaired.contents.items() if subject.expected.get(place, b"nothing") != value}
+    nameless = _nameless(subject) if wrong else set()
     wrong = {
         place: value
         for place, value in wrong.items()
-        if value not in _nameless(subject) and not _is_adopted(subject, place, value)
+        if (place, value) not in nameless and not _is_adopted(subject, place, value)
     }
     if wrong:
         raise Disagreement(f"{name}: after repair ({lost}) there is what nobody published: {wrong}")
@@ -409,6 +428,7 @@ def _is_adopted(subject: Subject, place: Place, value: bytes | None) -> bool:
     return (
         place[0] not in names
         and f"{subject.path}/topics/{place[0]}/" in tree
+        and not _has_gaps(subject.files.files(), subject.path)
         and any(
             subject.expected.get((name, *place[1:]), b"nothing") == value
             for name in names
@@ -417,17 +437,24 @@ def _is_adopted(subject: Subject, place: Place, value: bytes | None) -> bool:
     )
 
 
-def _nameless(subject: Subject) -> set[bytes | None]:
-    """What lies in segments with an unreadable header: such a file may be of another store, and only its name says whose it is."""
-    found: Contents = {}
+def _nameless(subject: Subject) -> set[tuple[Place, bytes | None]]:
+    """
+    What lies in segments with an unreadable header, in the log that they lie in.
+
+    Such a file may be of another log or store, and only its name says whose it is.
+    """
+    found: set[tuple[Place, bytes | None]] = set()
     for name, data in subject.files.files().items():
-        if name.endswith(".log"):
+        segment = re.fullmatch(re.escape(subject.path) + r"/topics/([^/]+)/(\d+)/(\d{20})\.log", name)
+        if segment:
             try:
                 SegmentHeader.decode(data)
             except (BadBytes, UnsupportedFormat):
                 for batch in _batches(data):
-                    _take(batch, name, 0, found)
-    return set(found.values())
+                    content: Contents = {}
+                    _take(batch, segment[1], int(segment[2]), content)
+                    found |= content.items()
+    return found
 
 
 def _known_ends(subject: Subject) -> dict[tuple[str, int], int]:

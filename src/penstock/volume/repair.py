@@ -472,7 +472,7 @@ class Repairer:
             file.close()
 
     def _mend_topic(self, name: str, *, alone: bool, foreign: bool) -> None:
-        """*alone*: no other one is damaged. *foreign*: its `topic.json` is whole, and that of a topic of another store."""
+        """*alone*: no other one is damaged or gone. *foreign*: its `topic.json` is whole, and that of a topic of another store."""
         folder = os.path.join(self._topics_directory, name)
         path = os.path.join(folder, TOPIC_FILE)
         if self._files.exists(path):
@@ -538,10 +538,13 @@ class Repairer:
 
     def _has_other_logs(self, record: TopicRecord, strays: list[SegmentHeader], records: list[TopicRecord]) -> bool:
         """Whether the topic has logs of this store, and the *strays* in its folder are not theirs."""
+        rows: dict[int, LogRow] = {}
         named: set[int] = set()
         by_uid: dict[int, set[int]] = {}
         for checkpoint in filter(None, map(self._read_checkpoint, NAMES)):
-            named |= {row.log_id for row in checkpoint.rows if checkpoint.store_id == self._store_id}
+            if checkpoint.store_id == self._store_id:
+                rows |= {row.log_id: row for row in checkpoint.rows}
+        named |= rows.keys()
         for frame in whole_frames(self._files, self._journal_directory, self._store_id, 0):
             for entry in frame.entries:
                 if entry.kind != ENTRY_OTHER:
@@ -552,7 +555,13 @@ class Repairer:
             one.first_log_id + partition for one in records if one.name != record.name for partition in range(one.partitions)
         }
         proven = {log_id for header in strays for log_id in by_uid.get(header.segment_uid, ())}
-        return bool(mine & named - claimed) and bool(proven) and not proven & mine
+        if not mine & named - claimed or proven & mine:
+            return False
+        if proven:
+            return True
+        # They may be those of a topic whose folder is gone.
+        fits = [self._fit(record.name, at, rows.get(record.first_log_id + at)) for at in range(record.partitions)]
+        return self._lacks_folders() and _CERTAIN not in fits
 
     def _readable_topics(self) -> list[TopicRecord]:
         foreign = self._foreign_topics()
@@ -590,8 +599,14 @@ class Repairer:
             with contextlib.suppress(KeyError, TypeError):
                 values = decode_document("topic", documents[name])
                 self._displaced[name] = set(range(values["first_log_id"], values["first_log_id"] + values["partitions"]))
+        alone = len(damaged) == 1 and not self._lacks_folders()
         for name in [one for one in damaged if one not in documents]:
-            self._mend_topic(name, alone=len(damaged) == 1, foreign=name in foreign)
+            self._mend_topic(name, alone=alone, foreign=name in foreign)
+
+    def _lacks_folders(self) -> bool:
+        """Whether something else lies where the folder of a topic may have been: then not all topics are known."""
+        folders = topic_folders(self._files, self._topics_directory)
+        return any(is_name(name) and name not in folders for name in self._files.list_directory(self._topics_directory))
 
     def _claimed(self) -> set[int]:
         records = [*self._readable_topics(), *read_deleted(self._files, self._topics_directory)]
@@ -635,8 +650,9 @@ class Repairer:
         displaced = {one for some in self._displaced.values() if not some & claimed for one in some if not named[one]}
         free = [one for one in candidates if one not in displaced]
         # So it is if those that are left are too few for this topic, and with the others they are as many as it has.
+        some_are_gone = self._lacks_folders()
         for some in (free, candidates if free else []):
-            if least <= len(some) <= most and some == list(range(some[0], some[0] + len(some))):
+            if not some_are_gone and least <= len(some) <= most and some == list(range(some[0], some[0] + len(some))):
                 return some[0], len(some)
         scores = []
         for start in candidates:
@@ -647,11 +663,8 @@ class Repairer:
         scores.sort(reverse=True)
         if scores and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0]):
             return scores[0][1], most
-        # Some of its logs may be named nowhere: then the one run of free numbers that has all that are.
-        starts = range(max(0, free[-1] - most + 1), free[0] + 1) if free else ()
-        taken = claimed | others | displaced
-        runs = [start for start in starts if not taken & set(range(start, start + most))]
-        return runs[0] if len(runs) == 1 else next_id, most
+        only = None if some_are_gone else _only_run(free, most, claimed | others | displaced)
+        return next_id if only is None else only, most
 
     def _fit(self, name: str, partition: int, row: LogRow | None) -> int:
         """How well a row of a checkpoint fits the files of a partition."""
@@ -816,13 +829,9 @@ class Repairer:
                 self._topics_directory, record.name, str(occupant.partition), segment_name(occupant.first_offset)
             ):  # fmt: skip
                 continue  # the one that belongs there is there, and this is a copy
-            if is_occupied and occupant is None:
-                # Its header cannot be read, and its messages may be: they may have changed places with this one.
-                vacated = path
-                while vacated in strays:
-                    vacated = strays[vacated]
-                copies.append((self._copy_beside(place, vacated), vacated, place))
             if is_occupied:
+                if occupant is None:
+                    copies += self._give_place(place, path, strays)
                 self._set_aside(place)
             if not self._files.exists(os.path.dirname(place)):
                 self._files.make_directory(os.path.dirname(place))
@@ -833,6 +842,13 @@ class Repairer:
                 self._files.unlink(index_path(place))
             self._files.sync_directory(os.path.dirname(place))
             self._lost.append(Lost(place, None, None, f"it was put back from {path}; nothing is lost"))
+
+    def _give_place(self, place: str, path: str, strays: dict[str, str]) -> list[tuple[str, str, str]]:
+        """The header of the segment at *place* cannot be read: it may have changed places with the stray at *path*."""
+        vacated = path
+        while vacated in strays:
+            vacated = strays[vacated]
+        return [(self._copy_beside(place, vacated), vacated, place)]
 
     def _copy_beside(self, path: str, place: str) -> str:
         """A copy of *path*, under a name that can be changed into *place*."""
@@ -953,6 +969,13 @@ class Repairer:
         self._drop_positions()
         report = {"lost": [list(lost) for lost in self._lost], "store": self._path}
         replace_small_file(self._files, os.path.join(self._quarantine, "report.json"), encode_document(report))
+
+
+def _only_run(named: list[int], length: int, taken: set[int]) -> int | None:
+    """The first of the numbers of a topic's logs, of which not all may be *named*: if one run only of free numbers has all that are."""
+    starts = range(max(0, named[-1] - length + 1), named[0] + 1) if named else ()
+    runs = [start for start in starts if not taken & set(range(start, start + length))]
+    return runs[0] if len(runs) == 1 else None
 
 
 def _segment_uid(entry: FrameEntry) -> int | None:

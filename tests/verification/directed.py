@@ -6,13 +6,14 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.format.batch import encode_single
 from penstock.format.frame import FRAME_MAGIC
+from penstock.testing import SimulatedFileSystem
 from tests.bad_bytes import stores as small
 from tests.verification.damages import STORE, remove_tree
 from tests.verification.stores import small_stores, whole
 
 if TYPE_CHECKING:
-    from penstock.testing import SimulatedFileSystem
     from tests.verification.judge import Subject
     from tests.verification.stores import Whole
 
@@ -193,3 +194,64 @@ def lost_topics() -> Subject:
     for topic in ("always", "os"):
         files.replace(f"{STORE}/topics/{topic}/topic.json", b"{}")
     return store.subject("lost topic, lost topic", files)
+
+
+def nameless_stray() -> Subject:
+    """Two segments of a log have each other's names, and the header of one of them cannot be read."""
+    store = small_stores()["closed"]
+    files = _other_boot(store)
+    first, second = _segments(files)[:2]
+    content = files.files()
+    files.replace(first, bytes(8) + content[second][8:])
+    files.replace(second, content[first])
+    return store.subject("stray segments, bad header", files)
+
+
+@lru_cache(maxsize=1)
+def _with_silent_partitions() -> Whole:
+    """Between two topics lies one with three partitions, of which one has messages, and the journal alone has them."""
+    files = SimulatedFileSystem()
+    volume = small.open_volume(files)
+    for name, partitions in (("before", 1), ("orders", 3), ("after", 1)):
+        volume.create_topic(name, partitions=partitions, settings=small.TOPICS["always"])
+    log = next(log for log in volume.logs if (log.identity.topic, log.identity.partition) == ("orders", 1))
+    volume.append(log, encode_single(b"only here"))
+    return whole(files.crash(Random(0), keep="nothing"), {}, small.SETTINGS)
+
+
+def silent_partitions() -> Subject:
+    """A topic has lost its `topic.json`, and of its three logs the journal names the one in the middle."""
+    store = _with_silent_partitions()
+    files = _other_boot(store)
+    files.unlink(f"{STORE}/topics/orders/topic.json")
+    return store.subject("lost topic", files)
+
+
+@lru_cache(maxsize=1)
+def _with_silent_topic() -> Whole:
+    """Two topics, of which only the first has messages, in the journal."""
+    files = SimulatedFileSystem()
+    volume = small.open_volume(files)
+    for name, settings in small.TOPICS.items():
+        volume.create_topic(name, settings=settings)
+    volume.append(volume.logs[0], encode_single(b"of the first topic"))
+    return whole(files.crash(Random(0), keep="nothing"), {}, small.SETTINGS)
+
+
+def displaced_topic() -> Subject:
+    """The folder of a topic is gone, and its `topic.json` lies in that of another."""
+    store = _with_silent_topic()
+    files = _other_boot(store)
+    files.replace(f"{STORE}/topics/os/topic.json", files.files()[f"{STORE}/topics/always/topic.json"])
+    remove_tree(files, f"{STORE}/topics/always")
+    return store.subject("lost topic, displaced topic", files)
+
+
+def file_for_topic() -> Subject:
+    """A file has the name of a topic, and another topic has lost its `topic.json`."""
+    store = _with_silent_topic()
+    files = _other_boot(store)
+    remove_tree(files, f"{STORE}/topics/always")
+    files.replace(f"{STORE}/topics/always", b"")
+    files.unlink(f"{STORE}/topics/os/topic.json")
+    return store.subject("a file for a topic, lost topic", files)

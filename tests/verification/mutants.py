@@ -243,6 +243,32 @@ def repair_does_not_ask_the_journal_whose_a_log_is() -> Any:
     return mock.patch.object(repairing, "_segment_uid", return_value=None)
 
 
+def repair_writes_over_a_segment_without_a_header() -> Any:
+    """The one that belongs there is put back, and the messages that lay there are given up."""
+    return mock.patch.object(Repairer, "_give_place", return_value=[])
+
+
+def repair_wants_all_logs_of_a_topic_named() -> Any:
+    """Numbers of logs that fit a topic in one way only are not given to it."""
+    return mock.patch.object(repairing, "_only_run", return_value=None)
+
+
+def repair_gives_the_logs_of_a_displaced_topic_to_another() -> Any:
+    """A `topic.json` in the folder of another topic does not keep the numbers that it names."""
+    original = Repairer._first_log_id
+
+    def first_log_id(self: Repairer, *arguments: Any) -> tuple[int, int]:
+        self._displaced.clear()
+        return original(self, *arguments)
+
+    return mock.patch.object(Repairer, "_first_log_id", first_log_id)
+
+
+def repair_takes_the_topics_that_it_sees_for_all() -> Any:
+    """A file in the place of a topic's folder is passed over."""
+    return mock.patch.object(Repairer, "_lacks_folders", return_value=False)
+
+
 FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (verify_does_not_open, directed.no_checkpoint),
     (verify_does_not_read, directed.bad_first_batch),
@@ -265,5 +291,9 @@ FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (repair_believes_a_foreign_topic, directed.foreign_topic),
     (repair_believes_a_foreign_identity, directed.foreign_identity),
     (repair_does_not_ask_the_journal_whose_a_log_is, directed.lost_topics),
+    (repair_writes_over_a_segment_without_a_header, directed.nameless_stray),
+    (repair_wants_all_logs_of_a_topic_named, directed.silent_partitions),
+    (repair_gives_the_logs_of_a_displaced_topic_to_another, directed.displaced_topic),
+    (repair_takes_the_topics_that_it_sees_for_all, directed.file_for_topic),
 )
 """Each with a store that is enough to find it."""

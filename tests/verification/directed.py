@@ -255,3 +255,15 @@ def file_for_topic() -> Subject:
     files.replace(f"{STORE}/topics/always", b"")
     files.unlink(f"{STORE}/topics/os/topic.json")
     return store.subject("a file for a topic, lost topic", files)
+
+
+def nothing_in_shape() -> Subject:
+    """A folder lies in the place of `store.json` and a file in that of the journal, and there are no topics."""
+    store = small_stores()["closed"]
+    files = _other_boot(store)
+    files.unlink(f"{STORE}/store.json")
+    files.make_directory(f"{STORE}/store.json")
+    for folder in ("topics", "journal"):
+        remove_tree(files, f"{STORE}/{folder}")
+    files.replace(f"{STORE}/journal", b"")
+    return store.subject("a folder for the identity, no topics, a file for the journal", files)

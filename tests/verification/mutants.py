@@ -269,6 +269,17 @@ def repair_takes_the_topics_that_it_sees_for_all() -> Any:
     return mock.patch.object(Repairer, "_lacks_folders", return_value=False)
 
 
+def repair_leaves_what_does_not_look_like_a_store() -> Any:
+    """Once what is no file and no folder is moved away, there is no store to be mended."""
+    original = Repairer._clear_places
+
+    def clear_places(self: Repairer) -> bool:
+        with mock.patch.object(Repairer, "_mend_identity"):
+            return original(self)
+
+    return mock.patch.object(Repairer, "_clear_places", clear_places)
+
+
 FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (verify_does_not_open, directed.no_checkpoint),
     (verify_does_not_read, directed.bad_first_batch),
@@ -295,5 +306,6 @@ FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (repair_wants_all_logs_of_a_topic_named, directed.silent_partitions),
     (repair_gives_the_logs_of_a_displaced_topic_to_another, directed.displaced_topic),
     (repair_takes_the_topics_that_it_sees_for_all, directed.file_for_topic),
+    (repair_leaves_what_does_not_look_like_a_store, directed.nothing_in_shape),
 )
 """Each with a store that is enough to find it."""

@@ -265,7 +265,11 @@ class Repairer:
         self._files.sync_directory(os.path.dirname(target))
 
     def _clear_places(self) -> bool:
-        """Move away what has the name of a file and is none, and what has that of a folder and is none; whether there was any."""
+        """
+        Move away what has the name of a file and is none, and what has that of a folder and is none; whether there was any.
+
+        If `store.json` is gone then, it is written anew at once: without it what is left may not look like a store any more.
+        """
         path, before = self._path, len(self._lost)
         for name in (STORE_FILE, POSITIONS_NAME, *NAMES):
             self._clear_file(os.path.join(path, name))
@@ -285,7 +289,11 @@ class Repairer:
                     for name in self._names_in(directory):
                         if name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TEMPORARY_SUFFIX)):
                             self._clear_file(os.path.join(directory, name))
-        return len(self._lost) > before
+        if len(self._lost) == before:
+            return False
+        if not self._files.exists(os.path.join(path, STORE_FILE)):
+            self._mend_identity()
+        return True
 
     def _clear_file(self, path: str) -> None:
         try:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from penstock.testing import SimulatedFileSystem
@@ -232,15 +232,16 @@ DAMAGES = (
     flip, flip, flip, cut, cut, fill, fill, zero_tail, noise, excise, append, delete, empty, swap, copy_over, duplicate, set_back,
     remove_folder, foreign, extra, folder_for_file, file_for_folder,
 )  # fmt: skip
-TOGETHER = (1, 2, 3, 4)
-"""How many damages a store has."""
+ONE = (1,)
+SEVERAL = (2, 3, 4)
+ANY = (*ONE, *SEVERAL)
 
 
-def damage(base: Base, rng: Random) -> tuple[str, SimulatedFileSystem]:
-    """A store with one to four of these, and their names."""
+def damage(base: Base, rng: Random, together: Sequence[int] = ANY) -> tuple[str, SimulatedFileSystem]:
+    """A store with as many of these as one of *together* says, and their names."""
     files = base.files.kill()
     names = []
-    for _ in range(rng.choice(TOGETHER)):
+    for _ in range(rng.choice(together)):
         if not any(not path.endswith("/LOCK") for path in files.files()):
             break
         names.append(rng.choice(DAMAGES)(base, files, rng))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
+from unittest import mock
 
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.volume.volume import Volume
 from tests.bad_bytes import stores as small
 from tests.crash.workload import SETTINGS, Workload
-from tests.verification.damages import STORE, Base, damage
+from tests.verification.damages import ANY, STORE, Base, damage
 from tests.verification.judge import Contents, Subject, open_and_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.settings import StoreSettings
     from penstock.testing import Operation
@@ -42,7 +44,33 @@ def whole(files: SimulatedFileSystem, older: dict[str, list[bytes]], settings: S
     return Whole(Base(files, older, _foreign_files()), settings, opened.contents, volume.topics, volume.store_id)
 
 
+@contextmanager
+def steady_ids(seed: str) -> Iterator[None]:
+    """The ids of stores, topics, segments and journals depend on *seed*, and not on chance: the same files, byte for byte."""
+    rng = random.Random(seed)
+
+    def token_hex(count: int) -> str:
+        return rng.randbytes(count).hex()
+
+    with mock.patch.multiple("secrets", token_bytes=rng.randbytes, token_hex=token_hex, randbits=rng.getrandbits):
+        yield
+
+
+def steadily(seed: str, make: Callable[[random.Random], Iterator[Subject]]) -> Iterator[Subject]:
+    """What *make* makes of random numbers, the same for the same *seed*; each one also if those before it are not judged."""
+    subjects = make(random.Random(seed))
+    number = 0
+    while True:
+        with steady_ids(f"{seed} {number}"):
+            subject = next(subjects, None)
+        if subject is None:
+            return
+        yield subject
+        number += 1
+
+
 @lru_cache(maxsize=1)
+@steady_ids("foreign")
 def _foreign_files() -> dict[str, bytes]:
     """A store with topics of the same names, and other messages at the same offsets."""
     files, clock = SimulatedFileSystem(), FakeClock()
@@ -55,12 +83,16 @@ def _foreign_files() -> dict[str, bytes]:
 
 
 @lru_cache(maxsize=1)
+@steady_ids("small")
 def small_stores() -> dict[str, Whole]:
     """Two topics, five batches each, in five conditions; see tests/bad_bytes."""
-    return {name: whole(make().files, make().older, small.SETTINGS) for name, make in small.STORES.items()}
+    # Not those that other tests of this process have made: these are always the same.
+    made = {name: make.__wrapped__() for name, make in small.STORES.items()}
+    return {name: whole(one.files, one.older, small.SETTINGS) for name, one in made.items()}
 
 
 @lru_cache(maxsize=4)
+@steady_ids("queue")
 def queue_store(ending: str) -> Whole:
     """Groups, acks, retries, dead letters, a transaction, several partitions; closed, killed or after a power cut."""
     files, clock = SimulatedFileSystem(), FakeClock()
@@ -187,6 +219,13 @@ def crash_states(rng: random.Random, count: int) -> Iterator[Subject]:
         for number, state in enumerate(states[: count - done]):
             yield _of_workload(f"crash state {number} ({state.origin}), seed {seed}", state, workload)
         done += len(states)
+
+
+def damaged(store: Whole, rng: random.Random, count: int, together: Sequence[int] = ANY) -> Iterator[Subject]:
+    """The store with damages, each time others; *together*: how many at once."""
+    for _ in range(count):
+        name, files = damage(store.base, rng, together)
+        yield store.subject(name, files)
 
 
 def damaged_workloads(rng: random.Random, count: int) -> Iterator[Subject]:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.verification.judge import Disagreement, judge
 from tests.verification.mutants import FOUND_BY
-from tests.verification.stores import copies, crash_states, queue_store, small_stores
-from tests.verification.test_equivalence import _damaged
+from tests.verification.stores import copies, crash_states, damaged, queue_store, small_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +24,7 @@ _OTHERS = 4
 def _subjects(rng: random.Random) -> Iterator[Subject]:
     """Of each kind one, in turns."""
     stores = [*small_stores().values(), queue_store("killed")]
-    kinds = [*[_damaged(store, rng, _MOST) for store in stores], copies(rng, _MOST), crash_states(rng, _MOST)]
+    kinds = [*[damaged(store, rng, _MOST) for store in stores], copies(rng, _MOST), crash_states(rng, _MOST)]
     return chain.from_iterable(zip(*kinds, strict=True))
 
 

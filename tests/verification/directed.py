@@ -267,3 +267,26 @@ def nothing_in_shape() -> Subject:
         remove_tree(files, f"{STORE}/{folder}")
     files.replace(f"{STORE}/journal", b"")
     return store.subject("a folder for the identity, no topics, a file for the journal", files)
+
+
+@lru_cache(maxsize=1)
+def _with_partitions() -> Whole:
+    """Three logs of two topics, each with a message in the journal and in its segment."""
+    files = SimulatedFileSystem()
+    volume = small.open_volume(files)
+    for name, partitions in (("always", 2), ("other", 1)):
+        volume.create_topic(name, partitions=partitions, settings=small.TOPICS["always"])
+    for number, log in enumerate(volume.logs):
+        volume.append(log, encode_single(b"in log %d" % number))
+    return whole(files.kill(), {}, small.SETTINGS)
+
+
+def lost_topics_with_partitions() -> Subject:
+    """Two topics have lost their `topic.json`, and of the three segments one is left, whose partition is not the first."""
+    store = _with_partitions()
+    files = _other_boot(store)
+    for log in ("always/0", "other/0"):
+        files.unlink(f"{STORE}/topics/{log}/{0:020d}.log")
+    for topic in ("always", "other"):
+        files.unlink(f"{STORE}/topics/{topic}/topic.json")
+    return store.subject("lost segment, lost segment, lost topic, lost topic", files)

@@ -302,6 +302,7 @@ FOUND_BY: tuple[tuple[Callable[[], Any], Callable[[], Subject]], ...] = (
     (repair_believes_a_foreign_topic, directed.foreign_topic),
     (repair_believes_a_foreign_identity, directed.foreign_identity),
     (repair_does_not_ask_the_journal_whose_a_log_is, directed.lost_topics),
+    (repair_does_not_ask_the_journal_whose_a_log_is, directed.lost_topics_with_partitions),
     (repair_writes_over_a_segment_without_a_header, directed.nameless_stray),
     (repair_wants_all_logs_of_a_topic_named, directed.silent_partitions),
     (repair_gives_the_logs_of_a_displaced_topic_to_another, directed.displaced_topic),

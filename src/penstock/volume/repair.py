@@ -637,25 +637,28 @@ class Repairer:
                 rows |= {row.log_id: row for row in checkpoint.rows}
                 next_id = max(next_id, checkpoint.next_log_id)
                 number = checkpoint.frame_number
-        owners = {header.segment_uid: header.topic_id for header, _ in self._all_segments()}
-        named: Counter[int] = Counter()
+        owners = {header.segment_uid: header for header, _ in self._all_segments()}
+        named: set[int] = set()
+        proven: Counter[tuple[int, int]] = Counter()
         others: set[int] = set()
-        # Those before the checkpoint too: each batch says in which segment it belongs.
+        # Those before the checkpoint too: each batch says in which segment it belongs, and each segment of which partition it is.
         for frame in whole_frames(self._files, self._journal_directory, self._store_id, 0):
             for entry in frame.entries:
                 if entry.kind == ENTRY_OTHER:
                     continue
                 next_id = max(next_id, entry.owner + 1)
                 if frame.number > number:
-                    named[entry.owner] += 0
+                    named.add(entry.owner)
                 owner = owners.get(_segment_uid(entry) or 0)
-                if owner == topic_id:
-                    named[entry.owner] += 1000
+                if owner is not None and owner.topic_id == topic_id:
+                    named.add(entry.owner)
+                    proven[entry.owner, owner.partition] += 1000
                 elif owner is not None:
                     others.add(entry.owner)
         candidates = sorted({one for one in [*rows, *named] if one not in claimed and one not in others})
         # A topic without a folder keeps its numbers, unless they overlap with those of one that is there: that is of another store.
-        displaced = {one for some in self._displaced.values() if not some & claimed for one in some if not named[one]}
+        displaced = {one for some in self._displaced.values() if not some & claimed for one in some}
+        displaced -= {one for one, _ in proven}
         free = [one for one in candidates if one not in displaced]
         # So it is if those that are left are too few for this topic, and with the others they are as many as it has.
         some_are_gone = self._lacks_folders()
@@ -663,10 +666,10 @@ class Repairer:
             if not some_are_gone and least <= len(some) <= most and some == list(range(some[0], some[0] + len(some))):
                 return some[0], len(some)
         scores = []
-        for start in candidates:
+        for start in {*candidates, *[one - partition for one, partition in proven if one >= partition]}:
             run = range(start, start + most)
             if not any(one in claimed or one in others for one in run):
-                fits = [self._fit(name, at, rows.get(log_id)) + named.get(log_id, 0) for at, log_id in enumerate(run)]
+                fits = [self._fit(name, at, rows.get(log_id)) + proven[log_id, at] for at, log_id in enumerate(run)]
                 scores.append((sum(fits), start))
         scores.sort(reverse=True)
         if scores and scores[0][0] >= _CERTAIN and (len(scores) == 1 or scores[1][0] < scores[0][0]):

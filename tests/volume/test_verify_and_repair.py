@@ -241,6 +241,22 @@ def test_a_flipped_bit_in_a_topic_file_costs_nothing(files: SimulatedFileSystem)
         assert _values(volume) == EXPECTED
 
 
+@pytest.mark.parametrize("bit", [4, 35])
+def test_a_flipped_bit_in_the_positions_makes_no_partitions(files: SimulatedFileSystem, bit: int) -> None:
+    """Where `topic.json` is lost, they say how many there were; a number that others do not lead up to is none of them."""
+    volume = _open(files)
+    topic_id = volume.topics[0].topic_id
+    files = files.kill()
+    path = f"{PATH}/positions"
+    content = bytearray(files.files()[path])
+    partition = content.index(topic_id) + len(topic_id)
+    content[partition + bit // 8] ^= 1 << bit % 8
+    files.replace(path, bytes(content))
+    files.replace(f"{PATH}/topics/t/topic.json", b"{}")
+    repair(PATH, files=files)
+    assert [(record.name, record.partitions) for record in _open(files).topics] == [("t", 1), ("weak", 1)]
+
+
 def test_a_lost_identity_is_made_anew(files: SimulatedFileSystem) -> None:
     """Each file of the store knows it."""
     good = files.files()[f"{PATH}/store.json"]

@@ -496,7 +496,9 @@ class Repairer:
         topic_id = self._topic_id(name, alone=alone)
         # It has those that segments or positions name, and all folders up to the first gap; one after that may not be the store's.
         sure = [header.partition for header, _ in self._all_segments() if header.topic_id == topic_id]
-        sure += [partition for known, partition in self._known_positions() if known == topic_id]
+        known = {partition for known_id, partition in self._known_positions() if known_id == topic_id}
+        # No checksum covers them: a flipped bit makes a partition of any number, and no run from 0 on.
+        sure += itertools.takewhile(known.__contains__, itertools.count())
         gap = next(at for at in itertools.count() if at not in partitions)
         least = max([gap - 1, 0, *sure]) + 1
         first_log_id, count = self._first_log_id(name, least, max([least - 1, *partitions]) + 1, topic_id)

@@ -6,17 +6,16 @@ What cannot be undone (retention, forgetting a key) goes by `settled_us`, and ne
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 STEP_SECONDS = 2.0
 """Wall clock and monotonic clock may differ by this, and by a thousandth of the time between two looks: NTP slews by half of that."""

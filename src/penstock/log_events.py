@@ -27,8 +27,9 @@ def event(name: str, **fields: object) -> dict[str, dict[str, object]]:
 
 class SteadyLogger(logging.LoggerAdapter[logging.Logger]):
     """
-    For threads that must go on: what the program's own log handlers raise is printed, as `logging` itself does, and goes no further.
+    What the program's own log handlers raise is printed, as `logging` itself does, and goes no further.
 
+    A thread that must go on writes lines, and so does a call in the middle of its work; neither may end because nobody can read of it.
     A handler may well fail on an exception of the user's whose ``__str__`` raises.
     """
 
@@ -46,10 +47,15 @@ class SteadyLogger(logging.LoggerAdapter[logging.Logger]):
                 traceback.print_exc()
 
 
+def get_logger(name: str) -> SteadyLogger:
+    """The logger called *name*: every line of Penstock's goes through one of these."""
+    return SteadyLogger(logging.getLogger(name))  # noqa: TID251 - here it is made steady
+
+
 class Troubles:
     """What goes wrong in the background: told once, until it goes well or goes wrong otherwise. Safe to call from any thread."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: SteadyLogger) -> None:
         self._logger = logger
         self._told: dict[Hashable, str] = {}
 

@@ -43,10 +43,30 @@ DAY_S = 86_400.0
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[dict[str, Any]]]:
-    """The events of a name so far, without the name; each has exactly the fields that the page tells."""
+class Broken(logging.Handler):
+    """One of a program's own. Python asks the handlers behind it no more, so it gives the record to *caplog* itself."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        super().__init__()
+        self._caplog = caplog
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("penstock"):
+            self._caplog.handler.handle(record)
+            raise RuntimeError("this handler always fails")
+
+
+@pytest.fixture(params=["", "to a handler that raises"])
+def told(caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """
+    The events of a name so far, without the name; each has exactly the fields that the page tells.
+
+    Whatever tells of it goes on in the same way if a handler of the program's raises.
+    """
     caplog.set_level(logging.INFO, logger="penstock")
+    broken = Broken(caplog)
+    if request.param:
+        logging.getLogger().addHandler(broken)
     page = (ROOT / "docs" / "observability.md").read_text()
     fields = {row[0].strip("`"): set(filter(None, row[1].split(", "))) for row in rows(page, "event")}
 
@@ -56,7 +76,8 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[dict[str, Any
         assert all(about.keys() == fields[name] for about in found)
         return found
 
-    return find
+    yield find
+    logging.getLogger().removeHandler(broken)
 
 
 @pytest.fixture

@@ -35,18 +35,17 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import Unavailable
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.values import MIB
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 BYTES_MAX_DEFAULT = 256 * MIB
 BYTES_MAX_LEAST = 192 * MIB
 """The least that a budget may have: the share of one connection must have room for a frame of 80 MiB."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, Unavailable, UsageError
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.wire.calls import Call
 from penstock.wire.failures import encode_error
 from penstock.wire.frame import ANSWER, ERROR, PUSH, encode_frame
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     Answer = tuple[dict[str, Any], list[Buffer]]
     Send = Callable[[list[Buffer]], None]
 
-_log = logging.getLogger("penstock.broker")
+_log = get_logger("penstock.broker")
 BAD_FIELDS_SECONDS = 60.0
 """So often at most it is logged that the fields of a call were of a wrong type."""
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.aio.consumer import AsyncConsumer
 from penstock.errors import BadArgument, Closed, LeaseExpired, PenstockError, Unavailable
+from penstock.log_events import get_logger
 from penstock.wire.deliveries import encode_deliveries
 from penstock.wire.failures import encode_error
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Push = Callable[[dict[str, Any], list[Buffer]], None]
 
-_log = logging.getLogger("penstock.broker")
+_log = get_logger("penstock.broker")
 TAGS_MORE_MAX = 100_000
 """How many more tags a call may name than there are deliveries: late ones."""
 ANSWER_BYTES_MAX = 32 * 1024 * 1024

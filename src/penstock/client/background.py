@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 from typing import TYPE_CHECKING
 
 from penstock import threads as threading
+from penstock.log_events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 SOON_SECONDS = 0.005
 """How long acks that nobody waits for are gathered."""
 

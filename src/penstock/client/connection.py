@@ -28,7 +28,6 @@ never waits for `_lock` while he holds it, except to connect again.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import ssl
@@ -55,6 +54,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.files import let_go
+from penstock.log_events import get_logger
 from penstock.wire.calls import FIELDS_BYTES_MAX, PROTOCOL_VERSION, Call, fields_bytes_max
 from penstock.wire.failures import decode_error, encode_error
 from penstock.wire.frame import ERROR, FRAME_BYTES_MAX, HEAD_BYTES, PUSH, REQUEST, Frame, encode_frame
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.files import Buffer
     from penstock.wire.frame import Fields
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 CONNECT_SECONDS = 10.0
 PAUSE_FIRST_SECONDS = 0.05
 PAUSE_MOST_SECONDS = 2.0

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from penstock.client.pending import ConnectionLost, Waiter
 from penstock.client.pulse import Beat
 from penstock.errors import BadArgument, Closed, ConsumerEvicted, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.dead_letters import reason_text
+from penstock.log_events import get_logger
 from penstock.store.consumer import GET_MANY_MAX
 from penstock.wire import documents
 from penstock.wire.answers import text, topic_ttl_us, whole
@@ -51,7 +51,7 @@ READ_AHEAD_MAX = 100
 """The most messages that are pushed ahead of an iterating consumer."""
 ACKS_MAX = 64
 """So many acks are sent at once."""
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 _LOST = "the connection was lost"
 
 

@@ -27,7 +27,6 @@ stored with the position and compared, and a difference is told as `PositionLost
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,7 @@ from penstock.database.helper import Helper
 from penstock.database.positions import TABLE, Position, Positions
 from penstock.errors import Closed, LeaseExpired, PenstockError, PositionLost, TakenOver, UsageError
 from penstock.groups.dead_letters import reason_text
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.store import reading
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.database.dialect import PostgresDialect, SqliteDialect
     from penstock.groups.delivery import Delivery
 
-_log = logging.getLogger("penstock.database")
+_log = get_logger("penstock.database")
 
 BATCH_MESSAGES = 100
 MAX_DELIVERIES = 5

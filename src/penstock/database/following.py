@@ -24,7 +24,6 @@ has expired.
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from penstock.clock import SystemClock, WatchedClock
 from penstock.database.dialect import Transaction
 from penstock.database.positions import Position
 from penstock.errors import PositionLost
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.settings import StoreSettings
 from penstock.store import reading
 
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from penstock.store.reading import TopicPositions
     from penstock.topics.message import Message
 
-_log = logging.getLogger("penstock.database")
+_log = get_logger("penstock.database")
 
 _clock = WatchedClock(SystemClock(), StoreSettings().clock_jump_grace_ms / 1000)
 LOOK_AT_MESSAGES = 1_000

@@ -23,7 +23,6 @@ is nothing below an id: a batch is the lowest ids that can be seen and have no n
 
 from __future__ import annotations
 
-import logging
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +32,7 @@ from penstock.database.dialect import Source, Transaction, is_database_error
 from penstock.database.helper import Helper
 from penstock.database.outbox import TABLE, VERSION, Outbox, decode_headers
 from penstock.errors import Conflict, TakenOver, TopicNotFound, TransactionFenced, Unavailable, UsageError
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.values import MIB
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.database.dialect import PostgresDialect, SqliteDialect
 
-_log = logging.getLogger("penstock.database")
+_log = get_logger("penstock.database")
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 16 * MIB

@@ -15,17 +15,17 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import logging
 from typing import TYPE_CHECKING, Protocol
 
 from penstock import threads as threading
+from penstock.log_events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.clock import Clock
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 LOOK_SECONDS = 1.0
 """The clock is looked at this often while anything is due: it may be one that does not run as time does."""
 _NEAR_SECONDS = 0.001

@@ -26,7 +26,6 @@ Interrupts: Ctrl-C may come at any instruction. Whoever is interrupted while it 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,7 +48,7 @@ from penstock.groups.replay import Replay
 from penstock.groups.reservation import Reservation
 from penstock.groups.settling import Settling
 from penstock.groups.snapshot import cursor_operations, member_operations
-from penstock.log_events import Often, event
+from penstock.log_events import Often, event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
     from penstock.settings import GroupSettings
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 EXTEND_MAX_S = 86_400.0
 DELAY_MAX_S = 3_650 * 86_400.0

@@ -11,7 +11,6 @@ put aside, and both are passed over. In a topic with priorities all this goes by
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ from penstock.groups.hands import EMPTY
 from penstock.groups.intake import Intake
 from penstock.groups.lanes import HIGH, LOW, MEDIUM
 from penstock.groups.sources import Due, Lane, Returned
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.groups.moves import Moves
     from penstock.groups.sources import Source
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 
 _LOOK_AT = 1_024

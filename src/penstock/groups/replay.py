@@ -13,7 +13,6 @@ as many of the oldest as the member could have been handling count as failed, an
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadBytes, UnsupportedFormat
@@ -21,7 +20,7 @@ from penstock.groups import operations as ops
 from penstock.groups.book import OFFSET_END
 from penstock.groups.dead_member import DeadMember
 from penstock.groups.failures import Failure
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
     from penstock.groups.hands import HandsBefore
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 
 class _Found(NamedTuple):

@@ -19,13 +19,12 @@ answered with `OutcomeUnknown`, all others with `StorageFailed`, until the store
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import threads as threading
 from penstock.errors import Closed, OutcomeUnknown, PenstockError, StorageFailed
 from penstock.interrupts import Held
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.journal.ticket import Ticket
 
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 DOZE_SECONDS = 0.001
 """How much later a ticket that nobody waits for may be committed, so that those who wait can lead undisturbed."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Protocol
 
 from penstock import threads as threading
 from penstock.errors import WaitTimeout
+from penstock.log_events import get_logger
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,6 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import hmac
-import logging
 import os
 import re
 import secrets
@@ -35,14 +34,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from penstock.arguments import check_moment_us, shown
 from penstock.clock import SystemClock
 from penstock.errors import BadSetting, PenstockError, PermissionDenied, Unauthenticated
-from penstock.log_events import Often, event
+from penstock.log_events import Often, event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.clock import Clock
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 RIGHTS = ("publish", "consume", "read", "admin")
 TOKEN_CHARACTERS_MAX = 512

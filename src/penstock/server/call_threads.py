@@ -8,18 +8,19 @@ with them the store and those who share it. These threads work to the end, and k
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from penstock.log_events import get_logger
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Work = tuple["Future[Any]", "Callable[..., Any]", tuple[Any, ...], dict[str, Any]]
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 JOIN_SECONDS = 10.0
 _FIRST_THREADS = 2
 """Begun at once: an interpreter that is ending lets no more threads begin, and these still do all that is left."""

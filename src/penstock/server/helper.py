@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.files import let_go
+from penstock.log_events import get_logger
 from penstock.settings import StoreSettings
 from penstock.sharing.door import SocketDoor
 from penstock.store.store import Store
@@ -66,7 +67,7 @@ def _say(reply: dict[str, object]) -> None:
     try:
         os.write(sys.stdout.fileno(), json.dumps(reply).encode() + b"\n")
     except OSError:
-        logging.getLogger("penstock.sharing").info("nobody waits for this helper")
+        get_logger("penstock.sharing").info("nobody waits for this helper")
     let_go(sys.stdout.fileno())
 
 

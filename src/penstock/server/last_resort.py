@@ -11,19 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import logging
 import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 EXIT_CODE = 1
 GRACE_SECONDS = 10.0
 """So much later the process is ended by a thread that needs nothing of Python, if this module could not do it."""

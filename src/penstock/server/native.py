@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -24,7 +23,7 @@ from penstock.broker.session import Session
 from penstock.client.address import keep_alive, peer_pid, peer_uid
 from penstock.errors import BadBytes, PenstockError, ServerStopping, Unauthenticated, Unavailable, UsageError
 from penstock.files import let_go
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone, tell_client, tell_refused
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from penstock.store.store import Store
 
 DEFAULT_PORT = 7420
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 HANDSHAKE_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
 LISTEN_SECONDS = 0.5

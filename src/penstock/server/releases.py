@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
+
+from penstock.log_events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 
 
 class Releases:

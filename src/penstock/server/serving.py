@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.aio.store import AsyncStore
 from penstock.broker.memory_budget import BYTES_MAX_DEFAULT, BYTES_MAX_LEAST, MemoryBudget, return_large_blocks
 from penstock.errors import BadSetting, PenstockError
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.server.address import Address
 from penstock.server.auth import Everyone, TokenAuth
 from penstock.server.call_threads import CallThreads
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.server.tls import ReloadableContext
     from penstock.store.store import Store
 
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 NATIVE_DEFAULT = "127.0.0.1:7420"
 GRPC_DEFAULT = "127.0.0.1:7421"
 HTTP_DEFAULT = "127.0.0.1:7422"

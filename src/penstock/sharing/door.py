@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401 - for the server: it can only be loaded while the main thread lives
 import contextlib
 import importlib
-import logging
 import select
 import socket
 import threading
@@ -18,12 +17,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.files import let_go
+from penstock.log_events import get_logger
 from penstock.sharing import names
 
 if TYPE_CHECKING:
     from penstock.store.store import Store
 
-_log = logging.getLogger("penstock.sharing")
+_log = get_logger("penstock.sharing")
 SERVER = "penstock.server.running"
 """Named, not imported: the server is a layer above, and a store that nobody shares never needs it."""
 

@@ -8,10 +8,10 @@ offsets, and those were written in a later log epoch than the one in which the o
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataLost, Unavailable
+from penstock.log_events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.spark.planning import Chosen
     from penstock.store.reading import TopicPositions
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 
 class LossCheck:

@@ -6,13 +6,13 @@ All rows become visible at once, when the job has succeeded. With `txnAppId` and
 
 from __future__ import annotations
 
-import logging
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.errors import TransactionChanged, TransactionFenced
+from penstock.log_events import get_logger
 from penstock.spark import staging
 from penstock.spark.schema import check_write
 from penstock.spark.telling import in_one_line
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.options import WriteOptions
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 
 class PenstockWriter(DataSourceArrowWriter):

@@ -10,13 +10,12 @@ again in time, in a record of its own; they add up.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from penstock import threads as threading
 from penstock.errors import PenstockError, StorageFull, TopicNotFound, Unavailable
 from penstock.groups.delivery_times import DeliveryTimes
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.topics.catalog import Catalog
     from penstock.topics.topic import Topic
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 WRITE_SECONDS = 1.0
 """How often the store's thread looks for windows that are over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import threads as threading
 from penstock.arguments import check_wait
 from penstock.errors import WaitTimeout
+from penstock.log_events import get_logger
 from penstock.topics.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 IDLE_SECONDS = 1.0
 """So long a thread for callbacks waits for more of them."""
 

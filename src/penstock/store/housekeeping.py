@@ -8,7 +8,6 @@ quick and runs in the store's own thread; the others rewrite files and have a th
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFo
 from penstock.groups.dead_letters import is_dead_letter_topic
 from penstock.log.coalescing import gains_by_sealing
 from penstock.log.filtering import EVERYTHING, Protection, Removed
-from penstock.log_events import Troubles, event
+from penstock.log_events import Troubles, event, get_logger
 from penstock.volume.housekeeping import Rules
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.topics.topic import Topic
     from penstock.volume.volume import Volume
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 _EMPTY_KEPT_US = 7 * 86_400 * 1_000_000
 """Without a `retention_age` a segment of which nothing is left goes when its messages would be so old."""
 _WORK_SECONDS = 0.005

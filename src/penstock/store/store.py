@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime as dt
-import logging
 import os
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
@@ -35,7 +34,7 @@ from penstock.groups.dead_letters import dead_letter, is_dead_letter_topic
 from penstock.groups.hands import Hands
 from penstock.groups.registry import GROUPS_OWNER, Groups
 from penstock.log.coalescing import packing_of
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.memory_files import MemoryFileSystem
 from penstock.settings import GroupSettings, StoreSettings, TopicSettings, no_such_setting
 from penstock.store import reading
@@ -79,7 +78,7 @@ if TYPE_CHECKING:
     Seconds = float | dt.timedelta
     Place = int | str | dt.datetime
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 MEMORY = "memory:"
 _MEMORY_PATH = "/memory"

@@ -23,7 +23,7 @@ from penstock import threads as threading
 from penstock.arguments import check_seconds, check_whole_number, shown
 from penstock.errors import BadArgument, Closed, ConsumerEvicted, LeaseExpired, PenstockError, TopicNotFound, UsageError
 from penstock.groups.dead_letters import is_dead_letter_topic, reason_text
-from penstock.log_events import SteadyLogger, event
+from penstock.log_events import event, get_logger
 from penstock.store.declaring import check_subscription_options
 from penstock.values import check_name
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.settings import GroupSettings
 
 
-_log = SteadyLogger(logging.getLogger("penstock"))
+_log = get_logger("penstock")
 CONCURRENCY_MAX = 10_000
 STOP_SECONDS = 15.0
 LOOK_SECONDS = 0.25

@@ -7,18 +7,18 @@ once, and the caller gets None.
 
 from __future__ import annotations
 
-import logging
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
+from penstock.log_events import get_logger
 from penstock.topics.publication import header_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_log = logging.getLogger("penstock.telemetry")
+_log = get_logger("penstock.telemetry")
 _NAME = "penstock"
 _told: set[str] = set()
 """Errors of tracing that were logged."""

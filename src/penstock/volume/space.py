@@ -12,14 +12,13 @@ reserve first, and publishing needs the floor and what is missing of it: so what
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock import threads as threading
 from penstock.errors import StorageFull
 from penstock.files import is_full
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.values import KIB, MIB
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ _QUIET_S = 1.0
 """A full disk has room again when so long nothing was refused."""
 RESERVE_NAME = "reserve"
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 
 class SpaceReport(NamedTuple):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import secrets
 import time
@@ -51,7 +50,7 @@ from penstock.log.coalescing import coalesce, find_segment_to_coalesce
 from penstock.log.identity import LogIdentity
 from penstock.log.partition_log import PartitionLog, SyncWork, no_access, out_of_descriptors
 from penstock.log.positions import Position, PositionsReader, PositionsWriter
-from penstock.log_events import Troubles, event
+from penstock.log_events import Troubles, event, get_logger
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.values import SyncMode, check_name
 from penstock.volume.access import check_folder, naming_refusals
@@ -126,7 +125,7 @@ class Volume:
         """Whether files of deleted topics are left that should have gone."""
         self._wants_coalescing = False
         """Whether a checkpoint was taken since logs were looked at for small batches."""
-        self._troubles = Troubles(logging.getLogger("penstock"))
+        self._troubles = Troubles(get_logger("penstock"))
         self._checkpoint_lock = threading.Lock()
         self._rewrite_lock = threading.Lock()
         self.housekeeping = Housekeeping(self, files, self._rewrite_lock)
@@ -360,7 +359,7 @@ class Volume:
     def _tell_recovered(self, frames: int) -> None:
         cut = sum(report.cut_bytes for report in self.reports.values())
         removed = sum(report.removed_segments for report in self.reports.values())
-        logging.getLogger("penstock").info(
+        get_logger("penstock").info(
             "the store %s was not closed in order, and is recovered: %d frames of the journal done again, %d bytes that were never "
             "committed cut off in %d of %d partitions, %d unfinished segments removed",
             self.path, frames, cut, sum(report.cut_bytes > 0 for report in self.reports.values()), len(self._logs), removed,

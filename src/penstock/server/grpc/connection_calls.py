@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.log_events import event
+from penstock.log_events import event, get_logger
 from penstock.server.grpc.sockets import Place, place_of
 from penstock.server.grpc.statuses import TooManyStreams
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.errors import Unavailable
     from penstock.server.grpc.settings import GrpcSettings
 
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 UNKNOWN_BYTES_MAX = 1024 * 1024
 UNREAD_BYTES_LEAST = 128 * 1024
 """Less is what an estimate may be wrong by."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from grpc import aio
 
 from penstock.broker.memory_budget import MemoryBudget
 from penstock.errors import BadSetting
+from penstock.log_events import get_logger
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
 from penstock.server.grpc.health import Health
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.store.store import Store
 
 DEFAULT_PORT = 7421
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 LOOK_SECONDS = 0.5
 """How often open streams are looked at: a right that was taken away ends them within a second."""
 WATCH_SECONDS, WATCH_SHARE = 0.5, 100

@@ -7,7 +7,6 @@ the client gets the meaning only: such texts name files of the server.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -16,12 +15,13 @@ from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
 from penstock import errors
+from penstock.log_events import get_logger
 from penstock.wire import penstock_pb2 as pb
 
 if TYPE_CHECKING:
     from grpc.aio import ServicerContext
 
-_log = logging.getLogger("penstock.server")
+_log = get_logger("penstock.server")
 
 CODE_METADATA = "penstock-code"
 DETAILS_METADATA = "grpc-status-details-bin"

@@ -17,7 +17,6 @@ import binascii
 import contextlib
 import hmac
 import itertools
-import logging
 import secrets
 import struct
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import Closed, LeaseExpired, PenstockError, Unavailable
 from penstock.groups.delivery import is_valid
 from penstock.groups.member import Origin
+from penstock.log_events import get_logger
 from penstock.server.auth import tell_client
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.groups.delivery import Delivery
     from penstock.server.http.settings import HttpSettings
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 SWEEP_S = 1.0
 KEPT_AFTER_LEASE_S = 60.0

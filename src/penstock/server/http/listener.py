@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ import uvicorn
 from penstock.broker.memory_budget import MemoryBudget
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
+from penstock.log_events import get_logger
 from penstock.server.accepting import stop_accepting
 from penstock.server.address import Address
 from penstock.server.auth import Everyone
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.server.http.settings import HttpSettings
     from penstock.server.tls import ReloadableContext
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 DRAIN_LOOK_S = 0.02
 

@@ -8,14 +8,14 @@ the client gets the meaning only: such texts name files of the server.
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from penstock import errors
+from penstock.log_events import get_logger
 
-_log = logging.getLogger("penstock")
+_log = get_logger("penstock")
 
 PROBLEM_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:penstock:error:"

@@ -24,8 +24,6 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyroaring import BitMap64
-
 from penstock.errors import PenstockError
 from penstock.format import columns as c
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
@@ -74,6 +72,7 @@ from penstock.format.stage import (
 )
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
 from penstock.groups import operations as ops
+from penstock.offset_set import OffsetSet
 from penstock.settings import GroupSettings
 from penstock.testing import FakeClock
 from penstock.topics.producers import Producers
@@ -207,19 +206,19 @@ def read_operations(data: bytes) -> None:
             decode(operation)
 
 
-def read_bitmap(bitmap: BitMap64) -> None:
+def read_bitmap(bitmap: OffsetSet) -> None:
     """Use a bitmap that was taken: the library is C code, and one that is not sound may bring the process down."""
     if bitmap:
         low, high = bitmap.min(), bitmap.max()
         if low not in bitmap or high not in bitmap or not low <= high or len(bitmap) > high - low + 1:
             raise Broken(f"a bitmap of {len(bitmap)} offsets from {low} to {high}")
-    other = BitMap64(range(0, 100_000, 3))
+    other = OffsetSet(range(0, 100_000, 3))
     if len(other & bitmap) + len(other - bitmap) != len(other):
         raise Broken("a bitmap that is neither here nor there")
     other |= bitmap
     other.remove_range(0, 70_000)
     other.add_range(10, 20)
-    if BitMap64.deserialize(bitmap.serialize()) != bitmap:
+    if OffsetSet.deserialize(bitmap.serialize()) != bitmap:
         raise Broken("a bitmap that is another one when it is stored again")
 
 
@@ -308,7 +307,7 @@ def operation_samples() -> list[bytes]:
     """Each kind of group operation, and all of them in one entry; with each kind of container in a bitmap."""
     made = {"topic_id": "00" * 16, "topic": "t", "name": "g", "settings": GroupSettings().to_json(), "starts": [0, 7]}
     failed = ops.Failed(3, 1_700_000_000_000_000, 1_700_000_000, 1_700_000_009, 2, "ValueError: \N{SNOWMAN}")
-    dense = BitMap64(range(100, 200_000, 2))
+    dense = OffsetSet(range(100, 200_000, 2))
     single = [
         ops.encode_document(ops.MADE, 1, made),
         ops.encode_document(ops.CONFIGURED, 1, GroupSettings(ordered=True).to_json()),
@@ -322,9 +321,11 @@ def operation_samples() -> list[bytes]:
         ops.encode_offset(ops.SOUGHT, 1, 1, 3, 5),
         ops.encode_offset(ops.COMMITTED, 1, 1, 3, 6),
         ops.encode_left(1, 3),
-        ops.encode_position(1, 1, 2, 3000, BitMap64(range(10, 2000))),
-        ops.encode_position(0, 1, 2, 0, BitMap64()),
-        ops.encode_bitmap(ops.SUSPECTS, 1, 1, 2, BitMap64(range(5, 5_000, 3)) | BitMap64(range(1 << 33, (1 << 33) + 100_000))),
+        ops.encode_position(1, 1, 2, 3000, OffsetSet(range(10, 2000))),
+        ops.encode_position(0, 1, 2, 0, OffsetSet()),
+        ops.encode_bitmap(
+            ops.SUSPECTS, 1, 1, 2, OffsetSet(range(5, 5_000, 3)) | OffsetSet(range(1 << 33, (1 << 33) + 100_000))
+        ),
         ops.encode_failed_all(1, 1, 2, failed, [1, 2, 3, 9]),
         ops.encode_offset(ops.NEXT_ID, 0, 0, 0, 2),
     ]

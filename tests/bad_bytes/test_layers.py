@@ -14,11 +14,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from pyroaring import BitMap64
 
 from penstock.errors import BadBytes, Corrupt
 from penstock.groups import operations as ops
 from penstock.groups.registry import Groups
+from penstock.offset_set import OffsetSet
 from penstock.settings import GroupSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.topics.producers import Producers
@@ -134,9 +134,9 @@ def far_offsets() -> Iterator[tuple[str, bytes]]:
         yield f"begun {bits}", leased + ops.encode_begun(*head, 9, far)
         yield f"committed {bits}", leased + ops.encode_offset(ops.COMMITTED, *head, far)
         yield f"sought {bits}", GROUP + ops.encode_offset(ops.SOUGHT, 0, 1, 1, far)
-        yield f"position {bits}", GROUP + ops.encode_position(*head, far, BitMap64([far - 1]))
-        yield f"open behind the scan {bits}", GROUP + ops.encode_position(*head, 3, BitMap64([far]))
-        yield f"suspects {bits}", leased + ops.encode_bitmap(ops.SUSPECTS, *head, BitMap64([far]))
+        yield f"position {bits}", GROUP + ops.encode_position(*head, far, OffsetSet([far - 1]))
+        yield f"open behind the scan {bits}", GROUP + ops.encode_position(*head, 3, OffsetSet([far]))
+        yield f"suspects {bits}", leased + ops.encode_bitmap(ops.SUSPECTS, *head, OffsetSet([far]))
     yield "finished to the last", GROUP + ops.encode_finished(0, 1, 0, [(1 << 64) - 1])[0]
     # pyroaring 1.0.0 and 1.0.1 end the process when they meet this one.
     bitmap = struct.pack("<QIII", 1, 0, 0x303A, 16) + bytes(160)

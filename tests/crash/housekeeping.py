@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.format.batch import encode_batch
 from penstock.log.filtering import EVERYTHING, Protection
+from penstock.offset_set import OffsetSet
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
@@ -244,7 +243,7 @@ def compaction_case(seed: int, share: float = 1.0, *, settings: TopicSettings = 
 def vacuum_case(seed: int, share: float = 1.0) -> int:
     """A few messages are not finished; the rest goes, and they never do."""
     case = Case(seed=seed, share=share)
-    unfinished = BitMap64([1, case.limit // 2, case.limit - 2])
+    unfinished = OffsetSet([1, case.limit // 2, case.limit - 2])
     floor = case.limit
 
     def vacuum(volume: Volume) -> None:
@@ -368,7 +367,7 @@ def expiry_case(seed: int, share: float = 1.0, *, settings: TopicSettings = TOPI
     durable = case.log.committed_end
     case.publish(8)
     end = case.log.committed_end
-    in_hand = BitMap64([min(case.mortal), max(case.mortal)])
+    in_hand = OffsetSet([min(case.mortal), max(case.mortal)])
     living = set(case.published) - case.mortal | set(in_hand)
     case.clock.advance(TTL_S - 1)
     over_us = case.clock.now_us() + 2_000_000
@@ -379,7 +378,7 @@ def expiry_case(seed: int, share: float = 1.0, *, settings: TopicSettings = TOPI
         volume.housekeeping.seal_expired(log, protection, now_us, asked=True)
         volume.checkpoint()
         volume.checkpoint()
-        volume.housekeeping.expire(log, protection, BitMap64(), now_us, asked=True)
+        volume.housekeeping.expire(log, protection, OffsetSet(), now_us, asked=True)
 
     def check(volume: Volume) -> None:
         log = volume.log("t")

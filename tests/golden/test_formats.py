@@ -7,7 +7,6 @@ import struct
 from array import array
 
 import pytest
-from pyroaring import BitMap64
 
 from penstock.errors import ProducerFenced
 from penstock.format.batch import Batch, EncodedBatch, encode_batch, encode_single
@@ -53,6 +52,7 @@ from penstock.format.stage import (
 from penstock.format.state import EpochStart, ProducerRecord, decode_state, encode_state
 from penstock.groups import operations as ops
 from penstock.groups.hands import Hands, HandsBefore
+from penstock.offset_set import OffsetSet
 from penstock.settings import GroupSettings
 from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.topics.producers import Producers
@@ -326,8 +326,8 @@ def test_group_operations_of_snapshots() -> None:
     """One of each kind that only a checkpoint holds."""
     encoded = b"".join(
         [
-            ops.encode_position(1, 5, 2, 3000, BitMap64([1001, 1002, 2999])),
-            ops.encode_bitmap(ops.SUSPECTS, 1, 5, 2, BitMap64([1002])),
+            ops.encode_position(1, 5, 2, 3000, OffsetSet([1001, 1002, 2999])),
+            ops.encode_bitmap(ops.SUSPECTS, 1, 5, 2, OffsetSet([1002])),
             ops.encode_failed_all(1, 5, 2, FAILURE, [1001, 2999]),
             ops.encode_offset(ops.NEXT_ID, 0, 0, 0, 6),
         ]

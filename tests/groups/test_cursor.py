@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroaring import BitMap64
 
 from penstock.groups.cursor import Cursor
 from penstock.groups.failures import Failure
+from penstock.offset_set import OffsetSet
 
 FAILURE = Failure(1, 2, 3, "")
 
@@ -45,7 +45,7 @@ def test_a_cursor_is_a_set_of_open_offsets(start: int, taken: list) -> None:
                 cursor.schedule.discard(value)
                 unfinished.discard(value)
         elif kind == "finish_all":
-            cursor.finish_all(BitMap64(value))
+            cursor.finish_all(OffsetSet(value))
             if value:
                 unfinished |= set(range(scan, max(value) + 1))
                 scan = max(scan, max(value) + 1)
@@ -83,12 +83,12 @@ def test_offset_zero_is_an_offset() -> None:
     cursor = Cursor(0, 0)
     cursor.lease_range(0, 1)
     assert (cursor.next_offset, cursor.scan) == (0, 1)
-    cursor.finish_all(BitMap64([0]))
+    cursor.finish_all(OffsetSet([0]))
     assert (cursor.next_offset, cursor.scan, len(cursor.open)) == (1, 1, 0)
 
 
 def test_what_is_acked_beyond_the_scan_leaves_what_lies_before_it_open() -> None:
     """The record of the lease came too late for the crash, the ack did not."""
     cursor = Cursor(0, 3)
-    cursor.finish_all(BitMap64([6]))
+    cursor.finish_all(OffsetSet([6]))
     assert (list(cursor.open), cursor.scan, cursor.next_offset) == ([3, 4, 5], 7, 3)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroaring import BitMap64
 
 from penstock.groups.failures import Failure, Failures
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     import random
@@ -52,7 +52,7 @@ def test_failures_are_a_dictionary(taken: list[tuple[str, int, int]]) -> None:
         assert list(failures.items()) == sorted(expected.items())
         assert len(failures) == len(expected)
         assert set(failures.offsets) == set(expected)
-        for among in (failures.offsets, BitMap64(list(failures.offsets)[::2])):
+        for among in (failures.offsets, OffsetSet(list(failures.offsets)[::2])):
             by_failure: dict[Failure, set[int]] = {}
             for at in among:
                 by_failure.setdefault(expected[at], set()).add(at)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroaring import BitMap64
 
 from penstock.errors import BadBytes
 from penstock.groups import operations as ops
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_one_finished_offset_is_stored_as_any_bitmap_is(place: tuple[int, int, i
     """It is written without making the bitmap."""
     operation = single(ops.encode_finished(*place, [offset])[0])
     assert (operation.kind, head(operation)) == (ops.FINISHED, place)
-    assert bytes(operation.body) == BitMap64([offset]).serialize()
+    assert bytes(operation.body) == OffsetSet([offset]).serialize()
 
 
 def test_many_ranges_are_several_operations() -> None:
@@ -108,7 +108,7 @@ def test_failed_all(place: tuple[int, int, int], due: int, count: int, reason: s
 
 @given(heads, offset_numbers, offset_sets)
 def test_positions_and_suspects(place: tuple[int, int, int], scan: int, offsets: set[int]) -> None:
-    bitmap = BitMap64(offset for offset in offsets if offset < scan)
+    bitmap = OffsetSet(offset for offset in offsets if offset < scan)
     assert ops.decode_position(single(ops.encode_position(*place, scan, bitmap))) == (scan, bitmap)
     assert ops.decode_bitmap(single(ops.encode_bitmap(ops.SUSPECTS, *place, bitmap)).body) == bitmap
 
@@ -122,7 +122,7 @@ def test_numbers(place: tuple[int, int, int], member: int, offset: int) -> None:
 
 @given(st.lists(offset_sets.filter(bool), max_size=4), u32)
 def test_operations_follow_each_other(sets: list[set[int]], group_id: int) -> None:
-    data = b"".join(ops.encode_bitmap(ops.SUSPECTS, 0, group_id, 0, BitMap64(one)) for one in sets)
+    data = b"".join(ops.encode_bitmap(ops.SUSPECTS, 0, group_id, 0, OffsetSet(one)) for one in sets)
     assert [set(ops.decode_bitmap(operation.body)) for operation in ops.operations(data)] == sets
 
 
@@ -136,7 +136,7 @@ def test_ranges_of(offsets: set[int]) -> None:
 
 # -- bad bytes ------------------------------------------------------------------------------------------------------
 
-SPREAD = BitMap64([1, 2, 3, 70_000, 1 << 33, *range(200_000, 205_000), *range(300_000, 320_000, 2)])
+SPREAD = OffsetSet([1, 2, 3, 70_000, 1 << 33, *range(200_000, 205_000), *range(300_000, 320_000, 2)])
 DECODERS: dict[str, tuple[bytes, Callable[[ops.Operation], Any]]] = {
     "made": (ops.encode_document(ops.MADE, 1, {"name": "g"}), ops.decode_document),
     "leased": (ops.encode_ranges(ops.LEASED, 0, 1, 0, 7, 2, [(1, 5), (9, 12)]), ops.decode_ranges),
@@ -145,7 +145,7 @@ DECODERS: dict[str, tuple[bytes, Callable[[ops.Operation], Any]]] = {
     "begun": (ops.encode_begun(0, 1, 0, 7, 8), ops.decode_begun),
     "sought": (ops.encode_offset(ops.SOUGHT, 0, 1, 1, 8), ops.decode_number),
     "left": (ops.encode_left(1, 7), ops.decode_number),
-    "position": (ops.encode_position(0, 1, 0, 50, BitMap64([3, 40])), ops.decode_position),
+    "position": (ops.encode_position(0, 1, 0, 50, OffsetSet([3, 40])), ops.decode_position),
     "failed all": (
         ops.encode_failed_all(0, 1, 0, ops.Failed(0, 1, 2, 3, 4, "no"), [3, 40]),
         ops.decode_failed_all,

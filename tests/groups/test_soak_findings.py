@@ -7,11 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyroaring import BitMap64
-
 from penstock.errors import Conflict
 from penstock.groups.group import Group
 from penstock.log.segment import Segment
+from penstock.offset_set import OffsetSet
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 
@@ -248,7 +247,7 @@ def test_retention_asks_for_a_position_that_is_one() -> None:
     taken: list[Delivery] = []
     thread = threading.Thread(target=lambda: taken.append(take(consumer)))
 
-    class Interrupted(BitMap64):
+    class Interrupted(OffsetSet):
         """Lets the other thread run while it is being asked whether it is empty; one that needs a lock has to wait."""
 
         def __bool__(self) -> bool:

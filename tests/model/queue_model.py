@@ -15,9 +15,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyroaring import BitMap64
-
 from penstock.groups.operations import LEASED, RETURNED, decode_ranges, operations
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -299,13 +298,13 @@ def i21_the_attempt_counts_the_failures(model: GroupModel, place: Place, attempt
 
 def i21_after_a_crash_leases_are_noted_first(found: list[Delivery], noted: list[object]) -> None:
     """Whatever killed the last process may come first, and may kill this one: the journal knows who has it before it is handed out."""
-    leases = BitMap64()
+    leases = OffsetSet()
     for entry in noted:
         for operation in operations(entry) if isinstance(entry, bytes) else ():
             # What was passed over is leased and returned in one entry.
             if operation.kind in (LEASED, RETURNED):
                 for start, end in decode_ranges(operation)[2]:
-                    change = BitMap64(range(start, end))
+                    change = OffsetSet(range(start, end))
                     leases = leases | change if operation.kind == LEASED else leases - change
     assert not found or not leases, "messages were handed out before their lease was durable"
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyroaring import BitMap64
 
 from penstock.errors import Closed, OffsetOutOfRange, PenstockError, TopicNotFound, Unavailable
 from penstock.format import columns as c
 from penstock.format import select
 from penstock.format.batch import encode_batch
 from penstock.log.filtering import Protection
+from penstock.offset_set import OffsetSet
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.store.read_only import ReadOnlyStore
 from penstock.store.store import Store
@@ -100,7 +100,7 @@ def test_compaction_leaves_a_topic_alone_that_took_the_name_of_a_deleted_one() -
 def test_vacuum_leaves_it_alone_too() -> None:
     place = Place()
     place.log.floors["groups"] = 1
-    protection = Protection(place.log.segment_firsts[-1], BitMap64([1]))
+    protection = Protection(place.log.segment_firsts[-1], OffsetSet([1]))
     place.volume.housekeeping.vacuum(place.log, Rules(messages_max=0), protection, place.remake)
     place.check_new()
 
@@ -152,7 +152,7 @@ def test_who_looks_at_segments_while_retention_removes_them_goes_on_behind_them(
     if act == "retain":
         assert housekeeping.retain(log, Rules(before_time_us=1 << 60, bytes_max=1))[0] > 0
     elif act == "vacuum":
-        housekeeping.vacuum(log, Rules(before_time_us=1 << 60, bytes_max=1), Protection(unfinished=BitMap64([1])))
+        housekeeping.vacuum(log, Rules(before_time_us=1 << 60, bytes_max=1), Protection(unfinished=OffsetSet([1])))
     else:
         assert housekeeping.is_compaction_due(log, 0)
         housekeeping.compact(log, Protection(), 1 << 50)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyroaring import BitMap64
 
 from penstock import resident_pages as module
 from penstock.files import RealFileSystem
 from penstock.format.batch import encode_batch
 from penstock.log import recovery
 from penstock.log.filtering import Protection
+from penstock.offset_set import OffsetSet
 from penstock.resident_pages import ResidentPages
 from penstock.settings import StoreSettings, TopicSettings
 from penstock.testing import SimulatedFileSystem
@@ -164,7 +164,7 @@ def test_compaction_and_vacuum_take_none(volume: Volume) -> None:
     """Each reads all segments more than once, and what it has written too."""
     log = volume.log("t")
     messages = 2 * TOPIC_MIB * BATCHES_PER_MIB
-    unfinished = BitMap64(range(0, messages, 4))
+    unfinished = OffsetSet(range(0, messages, 4))
     assert _peak_mib(lambda: volume.housekeeping.compact(log, Protection(), 1 << 62)) < RESIDENT_MIB + ALLOWED_MIB
     log.floors["groups"] = 1
 

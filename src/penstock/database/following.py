@@ -27,13 +27,12 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyroaring import BitMap64
-
 from penstock.clock import SystemClock, WatchedClock
 from penstock.database.dialect import Transaction
 from penstock.database.positions import Position
 from penstock.errors import PositionLost
 from penstock.log_events import event, get_logger
+from penstock.offset_set import OffsetSet
 from penstock.settings import StoreSettings
 from penstock.store import reading
 
@@ -59,7 +58,7 @@ _OTHER_TOPIC = "the position is one of another topic of this name: it was made a
 class Passed:
     """What is finished without an effect, and why."""
 
-    void: BitMap64 = field(default_factory=BitMap64)
+    void: OffsetSet = field(default_factory=OffsetSet)
     """The offsets, also those at which there is nothing."""
     expired: int = 0
     skipped: int = 0
@@ -187,7 +186,7 @@ class Following:
         begin, place = max(reach, first), max(position.offset, first)
         void = passed.void
         void.add_range(begin, last)
-        void -= BitMap64(offsets)
+        void -= OffsetSet(offsets)
         known, looked_at = set(offsets), 0
         for message in self._store.read(self.topic, partition, start=begin, end=last) if begin < last else ():
             if message.offset in known:

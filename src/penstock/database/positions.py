@@ -16,11 +16,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyroaring import BitMap64
-
 from penstock.database import schema
 from penstock.database.dialect import Transaction, check_table, dialect_of
 from penstock.errors import PositionLost
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +50,7 @@ class Position:
     """Offset -> how often the message failed by itself."""
     rejected: dict[int, str] = field(default_factory=dict)
     """Offset -> why it was given up, as long as its dead letter may not be written."""
-    finished: BitMap64 = field(default_factory=BitMap64)
+    finished: OffsetSet = field(default_factory=OffsetSet)
     """What is finished beyond the offset."""
     is_full: bool = False
     """Whether `finished` is as large as it may become."""
@@ -80,7 +79,7 @@ class Position:
             at = min(end, self.finished.next_set_bit(begin)) if self.finished.max() >= begin else end
             yield begin, at
 
-    def after(self, offsets: Iterable[int], void: BitMap64 | None = None) -> tuple[int, BitMap64]:
+    def after(self, offsets: Iterable[int], void: OffsetSet | None = None) -> tuple[int, OffsetSet]:
         """The offset and what is finished beyond it when *offsets* and *void* are finished too."""
         finished = self.finished.copy()
         finished.update(offsets)
@@ -136,7 +135,7 @@ class Positions:
                 partition, topic_id, offset, log_epoch, version,
                 {int(at): int(count) for at, count in json.loads(failures).items()},
                 {int(at): str(reason) for at, reason in json.loads(rejected).items()},
-                BitMap64.deserialize(bytes(finished)) if finished else BitMap64(),
+                OffsetSet.deserialize(bytes(finished)) if finished else OffsetSet(),
                 is_full=bool(finished) and len(finished) > FINISHED_BYTES_MAX,
             )  # fmt: skip
         except (ValueError, AttributeError, TypeError, IndexError) as error:
@@ -153,7 +152,7 @@ class Positions:
 
     def move(
         self, dialect: SqliteDialect | PostgresDialect, cursor: Any, position: Position, offsets: Iterable[int], log_epoch: int, *,
-        void: BitMap64 | None = None, rejected: dict[int, str] | None = None,
+        void: OffsetSet | None = None, rejected: dict[int, str] | None = None,
     ) -> bool:  # fmt: skip
         """
         The messages at *offsets*, and *void*, where there are none, are finished too; *rejected* are the notes from now on.

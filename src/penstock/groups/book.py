@@ -16,14 +16,13 @@ import math
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.groups import operations as ops
 from penstock.groups.assignment import assign
 from penstock.groups.cursor import Cursor
 from penstock.groups.dead_letters import is_dead_letter_topic
 from penstock.groups.delivery import COMMITTING
 from penstock.groups.waiters import Waiters
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -233,7 +232,7 @@ class Book:
             member.held_bytes -= len(lot) * lot.each
             if lot.epoch != cursor.epoch:
                 continue
-            offsets = BitMap64([lot.offset(index) for index in range(lot.index, lot.stop)]) & cursor.open
+            offsets = OffsetSet([lot.offset(index) for index in range(lot.index, lot.stop)]) & cursor.open
             cursor.ready |= offsets
             self.offer(cursor)
             if cursor.suspects:
@@ -248,7 +247,7 @@ class Book:
         """A suspect that is not handed out now goes back: while it waits, no other one may be handed out, in any group."""
         for lot in [lot for lot in member.lots if lot.cursor.suspects and lot.offset(lot.index) in lot.cursor.suspects]:
             member.lots.remove(lot)
-            offsets = BitMap64([lot.offset(at) for at in range(lot.index, lot.stop)])
+            offsets = OffsetSet([lot.offset(at) for at in range(lot.index, lot.stop)])
             member.buffered -= len(lot)
             member.held_bytes -= len(lot) * lot.each
             if lot.epoch == lot.cursor.epoch:

@@ -19,14 +19,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.errors import BadBytes, Unavailable
 from penstock.format import columns as c
 from penstock.groups.delays import Delays
 from penstock.groups.failures import Failures
 from penstock.groups.lanes import Lanes
 from penstock.groups.schedule import Schedule
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from penstock.format.batch import Batch
@@ -55,11 +54,11 @@ class Cursor:
         self.epoch = 0
         """+1 whenever what members hold of it becomes void: seeks, and in ordered groups failures and moves."""
         self.scan = scan
-        self.open = BitMap64()
-        self.ready = BitMap64()
+        self.open = OffsetSet()
+        self.ready = OffsetSet()
         self.schedule = Schedule()
-        self.moving = BitMap64()
-        self.suspects = BitMap64()
+        self.moving = OffsetSet()
+        self.suspects = OffsetSet()
         """Offsets that a dead member held: one of them may have killed it, so they are handed out one at a time, and that is noted."""
         self.failures = Failures()
         self.log: PartitionLog = None  # type: ignore[assignment]  # set before the group is used
@@ -135,7 +134,7 @@ class Cursor:
         if self.suspects:
             self.suspects.discard(offset)
 
-    def finish_all(self, offsets: BitMap64) -> None:
+    def finish_all(self, offsets: OffsetSet) -> None:
         """All of *offsets* are done."""
         if offsets and offsets.max() >= self.scan:
             # Acknowledged, so it was leased; the record of that came too late for the crash.

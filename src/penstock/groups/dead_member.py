@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,10 @@ class DeadMember:
 
     def __init__(self, concurrency: int, partitions: int) -> None:
         self.concurrency = concurrency
-        self.held = [BitMap64() for _ in range(partitions)]
-        self._grants: list[tuple[int, BitMap64]] = []
+        self.held = [OffsetSet() for _ in range(partitions)]
+        self._grants: list[tuple[int, OffsetSet]] = []
         """What was leased together, oldest first; each offset is in one of them at most, and may be held no more."""
-        self._granted: dict[int, BitMap64] = {}
+        self._granted: dict[int, OffsetSet] = {}
         """All that is in one of them, by partition."""
         self._tidy_at = _TIDY_FROM
         self.begun: set[tuple[int, int]] = set()
@@ -35,19 +35,19 @@ class DeadMember:
 
     def lease(self, partition: int, ranges: Sequence[tuple[int, int]]) -> None:
         """It holds *ranges* of offsets, from now on; they were leased in this order."""
-        offsets, last = BitMap64(), 0
+        offsets, last = OffsetSet(), 0
         for start, end in ranges:
             if start < last:
                 self._grant(partition, offsets)
-                offsets = BitMap64()
+                offsets = OffsetSet()
             self.let_go(partition, start, end)
             offsets.add_range(start, end)
             last = end
         self._grant(partition, offsets)
 
-    def _grant(self, partition: int, offsets: BitMap64) -> None:
+    def _grant(self, partition: int, offsets: OffsetSet) -> None:
         """These were leased in the order of offsets, after all others."""
-        granted = self._granted.setdefault(partition, BitMap64())
+        granted = self._granted.setdefault(partition, OffsetSet())
         again = offsets & granted
         if again:
             for at, older in self._grants:
@@ -65,9 +65,9 @@ class DeadMember:
         self._tidy_at = _TIDY_FROM + 2 * len(self._grants)
         self._granted = {}
         for at, offsets in self._grants:
-            self._granted.setdefault(at, BitMap64()).update(offsets)
+            self._granted.setdefault(at, OffsetSet()).update(offsets)
 
-    def oldest(self, possible: list[BitMap64]) -> list[tuple[int, int]]:
+    def oldest(self, possible: list[OffsetSet]) -> list[tuple[int, int]]:
         """As many of the oldest deliveries as the member could have been handling at once."""
         found: list[tuple[int, int]] = []
         for partition, granted in self._grants:

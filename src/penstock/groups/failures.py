@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyroaring import BitMap64
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Failures:
     __slots__ = ("_blocks", "offsets")
 
     def __init__(self) -> None:
-        self.offsets = BitMap64()
+        self.offsets = OffsetSet()
         """Those that have failed; to be looked at, and not to be changed."""
         self._blocks: dict[int, Failure | list[Failure]] = {}
 
@@ -104,9 +104,9 @@ class Failures:
         self._blocks.clear()
         self.offsets.clear()
 
-    def alike(self, among: BitMap64) -> dict[Failure, BitMap64]:
+    def alike(self, among: OffsetSet) -> dict[Failure, OffsetSet]:
         """Those *among* some that have failed, by how they failed; a step for each block and not for each of them."""
-        whole: dict[Failure, BitMap64] = {}
+        whole: dict[Failure, OffsetSet] = {}
         single: dict[Failure, list[int]] = {}
         at = among.min() if among else None
         while at is not None:
@@ -115,7 +115,7 @@ class Failures:
             if isinstance(block, Failure):
                 ranges = whole.get(block)
                 if ranges is None:
-                    ranges = whole[block] = BitMap64()
+                    ranges = whole[block] = OffsetSet()
                 ranges.add_range(begin, begin + _BLOCK)
             else:
                 for offset in takewhile(lambda one, end=begin + _BLOCK: one < end, among.iter_equal_or_larger(at)):  # type: ignore[misc]
@@ -123,7 +123,7 @@ class Failures:
             at = next(among.iter_equal_or_larger(begin + _BLOCK), None)
         found = {failure: ranges & among for failure, ranges in whole.items()}
         for failure, offsets in single.items():
-            found[failure] = found.get(failure, BitMap64()) | BitMap64(offsets)
+            found[failure] = found.get(failure, OffsetSet()) | OffsetSet(offsets)
         return found
 
     def items(self) -> Iterator[tuple[int, Failure]]:

@@ -53,8 +53,6 @@ from penstock.log_events import Often, event, get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pyroaring import BitMap64
-
     from penstock.clock import Clock
     from penstock.groups.cursor import Cursor
     from penstock.groups.dead_letters import Move
@@ -66,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.groups.reservation import Place
     from penstock.groups.waiters import Waiter
     from penstock.log.partition_log import PartitionLog
+    from penstock.offset_set import OffsetSet
     from penstock.settings import GroupSettings
 
 _log = get_logger("penstock")
@@ -924,7 +923,7 @@ class Group:
 
     # -- moving the cursor ------------------------------------------------------------------------------------------
 
-    def unfinished(self, partition: int) -> tuple[int, BitMap64, int]:
+    def unfinished(self, partition: int) -> tuple[int, OffsetSet, int]:
         """Of a partition: the first offset that was never leased, those below it that are not finished, and how often it was moved."""
         with self.lock:
             cursor = self.cursors[partition]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.clock import ended_us
 from penstock.format.lifetime import dues_us, last_due_us, last_expiry_us
 from penstock.groups.cursor import READ_BYTES, TELLING
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -111,7 +110,7 @@ class Intake:
                     if batch.header.offset_span == len(batch):
                         among = _range(max(cursor.scan, batch.first_offset), batch.end_offset)
                     else:
-                        among = BitMap64([batch.offset(at) for at in range(index, len(batch))])
+                        among = OffsetSet([batch.offset(at) for at in range(index, len(batch))])
                     cursor.open |= among
                     cursor.ready |= among
                     self._learn(cursor, lanes, batch, among, now_us)
@@ -122,7 +121,7 @@ class Intake:
                 self._book.journal.wake()
 
     @staticmethod
-    def _learn(cursor: Cursor, lanes: Lanes, batch: Batch, among: BitMap64, now_us: int) -> None:
+    def _learn(cursor: Cursor, lanes: Lanes, batch: Batch, among: OffsetSet, now_us: int) -> None:
         """Learn of *batch* where the messages *among* it belong; those that are not due are ready no more."""
         lanes.index(batch, among)
         lanes.age(batch, now_us)
@@ -140,10 +139,10 @@ class Intake:
                 lanes.late(due_us, (offset,), now_us)
         delayed = sorted([entry for entry in dues if entry[0] > now_us and entry[1] in among and entry[1] in cursor.ready])
         lanes.delay(delayed)
-        cursor.ready -= BitMap64([offset for _, offset in delayed])
+        cursor.ready -= OffsetSet([offset for _, offset in delayed])
 
 
-def _range(start: int, end: int) -> BitMap64:
-    found = BitMap64()
+def _range(start: int, end: int) -> OffsetSet:
+    found = OffsetSet()
     found.add_range(start, end)
     return found

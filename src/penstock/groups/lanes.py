@@ -25,9 +25,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.groups.delays import Delays
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,28 +56,28 @@ class Lanes:
         """Whether the index has all open offsets; it does not after a restart."""
         self.indexed_end = 0
         """Until then: it has those below this one."""
-        self._index = (BitMap64(), BitMap64(), BitMap64())
+        self._index = (OffsetSet(), OffsetSet(), OffsetSet())
         """By lane, which offsets belong there; nothing is kept for the low ones."""
         self._prune_at = _PRUNE_FROM
-        self._waiting = (BitMap64(), BitMap64(), BitMap64())
+        self._waiting = (OffsetSet(), OffsetSet(), OffsetSet())
         self.delays = (Delays(), Delays(), Delays())
         """By lane, what is not due yet."""
         self._once = self._twice = 0
         self._marks: deque[tuple[int, int]] = deque()
         """(time, offset): all before that offset were appended by that time. Of the time in which messages age twice."""
-        self._lately = (BitMap64(), BitMap64(), BitMap64())
+        self._lately = (OffsetSet(), OffsetSet(), OffsetSet())
         """By lane, what waits and was delayed until a short while ago."""
-        self._late_once = (BitMap64(), BitMap64(), BitMap64())
+        self._late_once = (OffsetSet(), OffsetSet(), OffsetSet())
         """The same of those that have aged once."""
-        self._late_since: list[tuple[int, BitMap64]] = []
+        self._late_since: list[tuple[int, OffsetSet]] = []
         """(time, offsets): these wait since then, or a little longer. In order."""
-        self._late_index = BitMap64()
+        self._late_index = OffsetSet()
         self._turn = [True, True, True]
         """By lane, whether it is the turn of those that have aged."""
 
     # -- coming in --------------------------------------------------------------------------------------------------
 
-    def index(self, batch: Batch, among: BitMap64) -> None:
+    def index(self, batch: Batch, among: OffsetSet) -> None:
         """Learn what of *batch* is medium and high; *among* are the offsets of interest in it."""
         priorities = batch.priorities()
         if priorities is None:
@@ -90,10 +89,10 @@ class Lanes:
         else:
             medium = [batch.offset(at) for at, one in enumerate(priorities) if one == MEDIUM]
             high = [batch.offset(at) for at, one in enumerate(priorities) if one >= HIGH]
-        self._index[MEDIUM].update(BitMap64(medium) & among)
-        self._index[HIGH].update(BitMap64(high) & among)
+        self._index[MEDIUM].update(OffsetSet(medium) & among)
+        self._index[HIGH].update(OffsetSet(high) & among)
 
-    def prune(self, open_offsets: BitMap64) -> None:
+    def prune(self, open_offsets: OffsetSet) -> None:
         """Forget of the index what is finished, now and then."""
         if len(self._index[MEDIUM]) + len(self._index[HIGH]) > self._prune_at:
             for lane in (MEDIUM, HIGH):
@@ -138,7 +137,7 @@ class Lanes:
             marks.pop()
         marks.append((time_us, offset))
 
-    def sort(self, inbox: BitMap64) -> None:
+    def sort(self, inbox: OffsetSet) -> None:
         """Let what is in *inbox* wait in its lane; it is empty then."""
         for lane in (HIGH, MEDIUM):
             chosen = inbox & self._index[lane]
@@ -148,7 +147,7 @@ class Lanes:
         self._wait(LOW, inbox)
         inbox.clear()
 
-    def _wait(self, lane: int, offsets: BitMap64) -> None:
+    def _wait(self, lane: int, offsets: OffsetSet) -> None:
         if self._late_index:
             late = offsets & self._late_index
             if late:
@@ -156,7 +155,7 @@ class Lanes:
                 offsets = offsets - late
         self._waiting[lane].update(offsets)
 
-    def fire(self, now_us: int, open_offsets: BitMap64) -> None:
+    def fire(self, now_us: int, open_offsets: OffsetSet) -> None:
         """What is due waits from now on; if it is very much, some of it, the earliest of each lane."""
         for lane, delays in enumerate(self.delays):
             fired: list[int] = []
@@ -166,7 +165,7 @@ class Lanes:
                     fired.append(offset)
                     self.late(due_us, (offset,), now_us)
             if fired:
-                self._wait(lane, BitMap64(fired))
+                self._wait(lane, OffsetSet(fired))
 
     def late(self, due_us: int, offsets: Sequence[int], now_us: int) -> None:
         """These were delayed: they wait since *due_us* only."""
@@ -176,7 +175,7 @@ class Lanes:
         time_us = -(-due_us // late_us) * late_us
         at = bisect_left(since, time_us, key=_time)
         if at == len(since) or since[at][0] != time_us:
-            since.insert(at, (time_us, BitMap64()))
+            since.insert(at, (time_us, OffsetSet()))
         for offset in offsets:
             since[at][1].add(offset)
             self._late_index.add(offset)
@@ -220,7 +219,7 @@ class Lanes:
     def __len__(self) -> int:
         return sum(map(len, (*self._waiting, *self._lately, *self._late_once)))
 
-    def _own(self, level: int) -> tuple[int, BitMap64] | None:
+    def _own(self, level: int) -> tuple[int, OffsetSet] | None:
         """The first one that belongs to *level*."""
         found = None
         for waiting in (self._waiting[level], self._lately[level]):
@@ -228,7 +227,7 @@ class Lanes:
                 found = waiting.min(), waiting
         return found
 
-    def _aged(self, level: int) -> tuple[int, BitMap64] | None:
+    def _aged(self, level: int) -> tuple[int, OffsetSet] | None:
         """The first one that belongs to a lower lane and is served in *level* now."""
         found = None
         for lane, below in ((level - 1, self._once), (level - 2, self._twice)):

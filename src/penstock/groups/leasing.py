@@ -15,8 +15,6 @@ from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.clock import ended_us
 from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.format.lifetime import dues_us, expiries_us, first_expiry_us, last_due_us, last_expiry_us
@@ -28,6 +26,7 @@ from penstock.groups.intake import Intake
 from penstock.groups.lanes import HIGH, LOW, MEDIUM
 from penstock.groups.sources import Due, Lane, Returned
 from penstock.log_events import event, get_logger
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -284,7 +283,7 @@ class Leasing:
                 member.held_bytes += (stop - index) * each
                 if lot.shift is None:
                     # Compacted: only the offsets that are there are open.
-                    cursor.open |= BitMap64([lot.offset(at) for at in range(index, stop)])
+                    cursor.open |= OffsetSet([lot.offset(at) for at in range(index, stop)])
                     cursor.scan = batch.end_offset if stop == len(batch) else batch.offset(stop)
                 else:
                     cursor.lease_range(batch.first_offset + index, batch.first_offset + stop)
@@ -363,7 +362,7 @@ class Leasing:
             # From the batch on: before it compaction may have left a hole, and what is not there cannot be finished.
             cursor.lease_range(batch.first_offset + index, batch.first_offset + at)
         else:
-            cursor.open |= BitMap64([batch.offset(one) for one in range(index, at)])
+            cursor.open |= OffsetSet([batch.offset(one) for one in range(index, at)])
         cursor.scan = batch.end_offset if at == len(batch) else batch.offset(at)
         for one in expired:
             self._expiring.end(cursor, batch, one, batch.offset(one), ended_us)
@@ -510,7 +509,7 @@ class Leasing:
         else:
             found = [(dues[one - offset], one) for one in offsets]
         delayed = [(due_us, one) for due_us, one in found if due_us is not None and due_us > now_us]
-        cursor.ready -= BitMap64([one for _, one in delayed])
+        cursor.ready -= OffsetSet([one for _, one in delayed])
         delayed.sort()
         cursor.delays.add(delayed)
         self._book.delay(cursor, self.clock.monotonic(), now_us)

@@ -24,12 +24,11 @@ from penstock.groups.reservation import Reservation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyroaring import BitMap64
-
     from penstock.groups.cursor import Cursor
     from penstock.groups.delivery import Delivery
     from penstock.groups.member import Member
     from penstock.groups.registry import Groups
+    from penstock.offset_set import OffsetSet
     from penstock.settings import GroupSettings
 
 _TOGETHER = ops.FINISHED_PER_OPERATION // 2
@@ -46,7 +45,7 @@ def _is_unfinished(cursor: Cursor, offset: int) -> bool:
     return offset >= cursor.scan or offset in cursor.open
 
 
-def unfinished(cursor: Cursor, start: int, end: int) -> BitMap64:
+def unfinished(cursor: Cursor, start: int, end: int) -> OffsetSet:
     """The offsets from *start* up to, not with, *end* that a cursor has not finished."""
     found = cursor.open.copy()
     if found:
@@ -148,10 +147,10 @@ class LetterGroup(Group):
                 self._registry.note(late)
         self._journal.wake()
 
-    def _common(self) -> dict[int, BitMap64]:
+    def _common(self) -> dict[int, OffsetSet]:
         """The letters of each partition that are there and that this group has not finished. The caller holds the lock."""
         box = self.box
-        found: dict[int, BitMap64] = {}
+        found: dict[int, OffsetSet] = {}
         for cursor in self.cursors:
             start, end = cursor.log.log_start, cursor.log.committed_end
             own = unfinished(cursor, start, end)

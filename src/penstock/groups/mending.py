@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.groups import operations as ops
 from penstock.groups.book import OFFSET_END
 from penstock.groups.delays import Delays
 from penstock.groups.lanes import Lanes
 from penstock.groups.snapshot import member_operations
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +49,7 @@ class Mending:
             member = delivery._lot.member  # noqa: SLF001
             if member.holds(delivery):
                 member.drop(delivery)
-        held: dict[Cursor, BitMap64] = {cursor: BitMap64() for cursor in book.cursors}
+        held: dict[Cursor, OffsetSet] = {cursor: OffsetSet() for cursor in book.cursors}
         for member in list(book.members.values()):
             if member.closed:
                 self._let_go(member)
@@ -84,7 +83,7 @@ class Mending:
         book.journal.note(ops.encode_left(book.identity, member.identity))
         del book.members[member.identity]
 
-    def _mend(self, cursor: Cursor, held: BitMap64) -> None:
+    def _mend(self, cursor: Cursor, held: OffsetSet) -> None:
         book = self._book
         if cursor.open and cursor.open.max() >= cursor.scan:
             cursor.scan = cursor.open.max() + 1
@@ -116,7 +115,7 @@ class Mending:
                 book.journal.note(operation)
 
 
-def _count_anew(member: Member, held: dict[Cursor, BitMap64]) -> None:
+def _count_anew(member: Member, held: dict[Cursor, OffsetSet]) -> None:
     """Take back what *member* was not handed, and add what it was to *held*."""
     member.lots.clear()
     member.buffered = member.held_bytes = 0

@@ -45,9 +45,8 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyroaring import BitMap64
-
 from penstock.errors import BadBytes
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -135,7 +134,7 @@ def encode_finished(partition: int, group_id: int, generation: int, offsets: Seq
             )
         ]  # fmt: skip
     return [
-        _encode(FINISHED, partition, group_id, generation, BitMap64(offsets[at : at + FINISHED_PER_OPERATION]).serialize())
+        _encode(FINISHED, partition, group_id, generation, OffsetSet(offsets[at : at + FINISHED_PER_OPERATION]).serialize())
         for at in range(0, len(offsets), FINISHED_PER_OPERATION)
     ]
 
@@ -168,12 +167,12 @@ def encode_offset(kind: int, partition: int, group_id: int, generation: int, off
     return _encode(kind, partition, group_id, generation, _U64.pack(offset))
 
 
-def encode_position(partition: int, group_id: int, generation: int, scan: int, open_offsets: BitMap64) -> bytes:
+def encode_position(partition: int, group_id: int, generation: int, scan: int, open_offsets: OffsetSet) -> bytes:
     """A position operation."""
     return _encode(POSITION, partition, group_id, generation, _U64.pack(scan) + open_offsets.serialize())
 
 
-def decode_position(operation: Operation) -> tuple[int, BitMap64]:
+def decode_position(operation: Operation) -> tuple[int, OffsetSet]:
     """(scan, open offsets) of a position operation. Raises `BadBytes`."""
     if len(operation.body) < _U64.size:
         raise BadBytes("group operation", "is cut off")
@@ -184,13 +183,13 @@ def decode_position(operation: Operation) -> tuple[int, BitMap64]:
     return int(scan), open_offsets
 
 
-def encode_bitmap(kind: int, partition: int, group_id: int, generation: int, offsets: BitMap64) -> bytes:
+def encode_bitmap(kind: int, partition: int, group_id: int, generation: int, offsets: OffsetSet) -> bytes:
     """A suspects operation."""
     return _encode(kind, partition, group_id, generation, offsets.serialize())
 
 
 def encode_failed_all(
-    partition: int, group_id: int, generation: int, failed: Failed, offsets: Sequence[int] | BitMap64
+    partition: int, group_id: int, generation: int, failed: Failed, offsets: Sequence[int] | OffsetSet
 ) -> bytes:
     """A failed-all operation."""
     _, due_us, first_s, last_s, count, reason, condemned = failed
@@ -199,12 +198,12 @@ def encode_failed_all(
         _FAILED.pack(0, due_us, _u32(first_s), _u32(last_s), count)
         + _U32.pack(len(text))
         + text
-        + BitMap64(offsets).serialize()
+        + OffsetSet(offsets).serialize()
     )
     return _encode(FAILED_ALL, partition, group_id, generation, body, _CONDEMNED if condemned else 0)
 
 
-def decode_failed_all(operation: Operation) -> tuple[Failed, BitMap64]:
+def decode_failed_all(operation: Operation) -> tuple[Failed, OffsetSet]:
     """What failed, and how, of a failed-all operation. Raises `BadBytes`."""
     body = operation.body
     at = _FAILED.size + _U32.size
@@ -264,10 +263,10 @@ def decode_ranges(operation: Operation) -> tuple[int, int, list[tuple[int, int]]
     return member, concurrency, ranges
 
 
-def decode_bitmap(data: bytes | memoryview) -> BitMap64:
+def decode_bitmap(data: bytes | memoryview) -> OffsetSet:
     """A stored bitmap. Raises `BadBytes`."""
     try:
-        bitmap = BitMap64.deserialize(bytes(data))
+        bitmap = OffsetSet.deserialize(bytes(data))
     except (ValueError, IndexError, RuntimeError, MemoryError) as error:
         raise BadBytes("group bitmap", str(error)) from None
     if len(bitmap.serialize()) != len(data):

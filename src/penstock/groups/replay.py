@@ -25,11 +25,10 @@ from penstock.log_events import event, get_logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyroaring import BitMap64
-
     from penstock.groups.book import Book
     from penstock.groups.cursor import Cursor
     from penstock.groups.hands import HandsBefore
+    from penstock.offset_set import OffsetSet
 
 _log = get_logger("penstock")
 
@@ -91,7 +90,7 @@ class Replay:
         else:
             raise UnsupportedFormat("the journal", f"group operation {kind}")
 
-    def _finished(self, cursor: Cursor, offsets: BitMap64) -> None:
+    def _finished(self, cursor: Cursor, offsets: OffsetSet) -> None:
         if offsets and offsets.max() - cursor.scan > ops.SPAN_MAX:
             raise BadBytes("group operation", "finishes what lies impossibly far ahead")
         cursor.finish_all(offsets)
@@ -102,7 +101,7 @@ class Replay:
         """One message failed, or a snapshot tells of many that had failed alike."""
         if operation.kind == ops.FAILED:
             failed = ops.decode_failed(operation)
-            offsets: Sequence[int] | BitMap64 = (failed.offset,)
+            offsets: Sequence[int] | OffsetSet = (failed.offset,)
         else:
             failed, all_offsets = ops.decode_failed_all(operation)
             offsets = all_offsets & cursor.open

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from pyroaring import BitMap64
+from penstock.offset_set import OffsetSet
 
 _FINEST_S = 0.001
 
@@ -21,9 +21,9 @@ class Schedule:
     __slots__ = ("_buckets", "_heap", "offsets")
 
     def __init__(self) -> None:
-        self._buckets: dict[float, BitMap64] = {}
+        self._buckets: dict[float, OffsetSet] = {}
         self._heap: list[float] = []
-        self.offsets = BitMap64()
+        self.offsets = OffsetSet()
         """All that wait."""
 
     def add(self, offset: int, now: float, delay_s: float) -> float:
@@ -33,7 +33,7 @@ class Schedule:
         due = math.ceil((now + delay_s) / width) * width
         bucket = self._buckets.get(due)
         if bucket is None:
-            bucket = self._buckets[due] = BitMap64()
+            bucket = self._buckets[due] = OffsetSet()
             heapq.heappush(self._heap, due)
         bucket.add(offset)
         self.offsets.add(offset)
@@ -43,11 +43,11 @@ class Schedule:
         """It need not come any more. Its bucket finds out when it is due."""
         self.offsets.discard(offset)
 
-    def due(self, now: float) -> BitMap64 | None:
+    def due(self, now: float) -> OffsetSet | None:
         """Take out what is due at *now*; None if nothing is."""
         if not self._heap or self._heap[0] > now:
             return None
-        found = BitMap64()
+        found = OffsetSet()
         while self._heap and self._heap[0] <= now:
             found |= self._buckets.pop(heapq.heappop(self._heap))
         found &= self.offsets
@@ -58,14 +58,14 @@ class Schedule:
         """When the next bucket is due."""
         return self._heap[0] if self._heap else None
 
-    def by_time(self) -> list[tuple[float, BitMap64]]:
+    def by_time(self) -> list[tuple[float, OffsetSet]]:
         """What waits, and when it is due, one bucket after the other."""
         return [(due, bucket & self.offsets) for due, bucket in sorted(self._buckets.items())]
 
-    def mend(self, among: BitMap64) -> None:
+    def mend(self, among: OffsetSet) -> None:
         """It may have been interrupted in the middle of a change: forget all that is in no bucket, or not *among* those that may wait."""
         self._heap = sorted(self._buckets)
-        self.offsets &= among & BitMap64.union(*self._buckets.values()) if self._buckets else BitMap64()
+        self.offsets &= among & OffsetSet.union(*self._buckets.values()) if self._buckets else OffsetSet()
 
     def clear(self) -> None:
         """Forget all."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.groups import operations as ops
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from penstock.groups.cursor import Cursor
@@ -30,7 +29,7 @@ def cursor_operations(group_id: int, cursor: Cursor, now: float, now_us: int) ->
             due_us = now_us + math.ceil((due - now) * 1e6)
             # Later rather than earlier, so that those that are due at about the same time are stored together.
             rounded_us = -(-due_us // 100_000) * 100_000 if due_us > now_us else 0
-            by_due[rounded_us] = by_due.get(rounded_us, BitMap64()) | (waiting & failures.offsets)
+            by_due[rounded_us] = by_due.get(rounded_us, OffsetSet()) | (waiting & failures.offsets)
         for due_us, offsets in by_due.items():
             for failure, alike in failures.alike(offsets).items():
                 failed = ops.Failed(

@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator
 
-    from pyroaring import BitMap64
-
     from penstock.files import FileSystem
     from penstock.format.batch import Batch
     from penstock.log.partition_log import PartitionLog
     from penstock.log.segment import Segment
+    from penstock.offset_set import OffsetSet
 
 LOOKS_MAX = 32
 """Segments of a log that are looked at for the first time in one turn in the background: after opening there may be very many."""
@@ -241,7 +240,7 @@ def expire(
     state: ExpiryState,
     limit: int,
     protection: Protection,
-    taken: BitMap64,
+    taken: OffsetSet,
     now_us: int,
     rewriting: threading.Lock,
     *,

@@ -11,8 +11,6 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyroaring import BitMap64
-
 from penstock.errors import DamagedFile, Unavailable
 from penstock.format import columns as c
 from penstock.format.checksum import crc32c
@@ -20,6 +18,7 @@ from penstock.format.segment import FOOTER_BYTES
 from penstock.format.select import can_select, select
 from penstock.log.coalescing import merge_small
 from penstock.log.rewriting import all_batches, rewrite, unchecked_batches
+from penstock.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ class Protection(NamedTuple):
 
     floor: int = EVERYTHING
     """Offsets from here on stay."""
-    unfinished: BitMap64 = BitMap64()
+    unfinished: OffsetSet = OffsetSet()
     """Offsets below the floor that stay: some group has not finished them."""
     dedup_from_us: int = EVERYTHING
     """Messages with a dedup key that were appended at this time or later stay: after a restart the key is known from them alone."""
@@ -60,7 +59,7 @@ class Protection(NamedTuple):
         if offsets[-1] >= self.floor:
             found.update([offset for offset in offsets if offset >= self.floor])
         if self.unfinished and self.unfinished.range_cardinality(offsets[0], offsets[-1] + 1):
-            found.update(self.unfinished & BitMap64(offsets))
+            found.update(self.unfinished & OffsetSet(offsets))
         if batch.header.max_time_us >= self.dedup_from_us and batch.entry(c.DEDUP_KEY) is not None:
             found.update([offset for index, offset in enumerate(offsets) if batch.dedup_key(index) is not None])
         return found
@@ -89,11 +88,11 @@ class _Content:
     """What a segment holds, as far as it is compared: the offsets, and a checksum over all values."""
 
     def __init__(self) -> None:
-        self.offsets = BitMap64()
+        self.offsets = OffsetSet()
         self.crc = 0
 
     def add(self, batch: Batch) -> None:
-        self.offsets |= BitMap64(batch.offsets_of(range(len(batch))))
+        self.offsets |= OffsetSet(batch.offsets_of(range(len(batch))))
         data = batch._column(c.VALUE).data  # noqa: SLF001 - the raw bytes of all values at once
         self.crc = crc32c(data.get(0, data.raw_bytes), self.crc)
 

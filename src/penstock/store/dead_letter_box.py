@@ -13,12 +13,11 @@ import datetime as dt
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from penstock.arguments import check_whole_number, shown
 from penstock.errors import BadArgument, OffsetOutOfRange
 from penstock.groups.dead_letters import BOX_GROUP, HEADER_PREFIX, TTL_HEADER
 from penstock.groups.letters import is_there
+from penstock.offset_set import OffsetSet
 from penstock.settings import GroupSettings
 from penstock.store import reading
 from penstock.topics.options import US_MAX
@@ -139,10 +138,10 @@ class DeadLetters:
             return 0
         group = self._group(dead)
         # All are chosen before anything is changed. Their places only: the letters themselves may be a million.
-        chosen: dict[int, BitMap64] = {}
+        chosen: dict[int, OffsetSet] = {}
         for message in iter(self) if wanted is None else self.between(min(wanted), max(wanted) + 1) if wanted else ():
             if (wanted is None or message.offset in wanted) and (choose is None or choose(message)):
-                chosen.setdefault(message.partition, BitMap64()).add(message.offset)
+                chosen.setdefault(message.partition, OffsetSet()).add(message.offset)
         count = 0
         letters = _letters_at(dead, chosen)
         while together := list(islice(letters, _TOGETHER)):
@@ -205,7 +204,7 @@ def open_box(groups: Groups, dead: Topic) -> Group:
     )
 
 
-def _letters_at(dead: Topic, places: dict[int, BitMap64]) -> Iterator[Message]:
+def _letters_at(dead: Topic, places: dict[int, OffsetSet]) -> Iterator[Message]:
     """The letters at *places*, offsets by partition; what retention takes meanwhile is left out."""
     for partition, offsets in places.items():
         log = dead.logs[partition]

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyroaring import BitMap64
-
 from penstock import threads as threading
 from penstock.clock import asked_us, settled_us
 from penstock.errors import Closed, Corrupt, NoAccess, PenstockError, TopicNotFound, Unavailable
@@ -22,6 +20,7 @@ from penstock.groups.dead_letters import is_dead_letter_topic
 from penstock.log.coalescing import gains_by_sealing
 from penstock.log.filtering import EVERYTHING, Protection, Removed
 from penstock.log_events import Troubles, event, get_logger
+from penstock.offset_set import OffsetSet
 from penstock.volume.housekeeping import Rules
 
 if TYPE_CHECKING:
@@ -326,7 +325,7 @@ class Housekeeper:
 
     def _protection(self, topic: Topic, log: PartitionLog, groups: list[Group], now_us: int) -> Protection:
         partition = log.identity.partition
-        open_offsets = BitMap64()
+        open_offsets = OffsetSet()
         floor = min([EVERYTHING, *[one for name, one in list(log.floors.items()) if name not in ("groups", "deduplication")]])
         generations = {}
         for group in groups:
@@ -344,7 +343,7 @@ class Housekeeper:
         dedup_from_us = now_us - topic.settings.dedup_window_ms * 1000
         return Protection(floor, open_offsets, dedup_from_us, holds)
 
-    def _protection_of_expired(self, topic: Topic, log: PartitionLog, now_us: int) -> tuple[Protection, BitMap64]:
+    def _protection_of_expired(self, topic: Topic, log: PartitionLog, now_us: int) -> tuple[Protection, OffsetSet]:
         """
         What stays of a log though it has expired; and a set for the offsets that are about to go, which no group may have in hand.
 
@@ -355,7 +354,7 @@ class Housekeeper:
         moves = topic.settings.expired == "dead_letter"
         groups = self._groups.of_topic(topic.topic_id)
         floor = min([EVERYTHING, *[one for name, one in list(log.floors.items()) if name not in ("groups", "deduplication")]])
-        open_offsets, taken = BitMap64(), BitMap64()
+        open_offsets, taken = OffsetSet(), OffsetSet()
         generations = {}
         for group in groups:
             scan, unfinished, generation = group.unfinished(partition)

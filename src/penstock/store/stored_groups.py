@@ -18,10 +18,9 @@ from penstock.groups.registry import GROUPS_OWNER, Groups
 from penstock.store.stats import GroupStats
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from penstock.groups.group import Group
     from penstock.log.log_reader import LogReader
+    from penstock.offset_set import OffsetSet
     from penstock.volume.reader import VolumeReader
 
 
@@ -58,7 +57,7 @@ class StoredGroups:
         return there.min() if there else None
 
     @staticmethod
-    def _unfinished(group: Group, logs: list[LogReader]) -> list[BitMap64]:
+    def _unfinished(group: Group, logs: list[LogReader]) -> list[OffsetSet]:
         return [unfinished(cursor, log.log_start, log.committed_end) for cursor, log in zip(group.cursors, logs, strict=True)]
 
     def _stats(self, group: Group, logs: list[LogReader]) -> GroupStats:

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from pyroaring import BitMap64
-
     from penstock.files import FileSystem
     from penstock.log.partition_log import PartitionLog
+    from penstock.offset_set import OffsetSet
     from penstock.volume.volume import Volume
 
 _DIRTY_LEAST = 0.5
@@ -145,7 +144,7 @@ class Housekeeping:
         self,
         log: PartitionLog,
         protection: Protection,
-        taken: BitMap64,
+        taken: OffsetSet,
         now_us: int,
         pause: Callable[[], None] = lambda: None,
         *,

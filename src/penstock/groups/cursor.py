@@ -217,6 +217,16 @@ class Cursor:
             self._batches = self.log.read(self.scan, READ_BYTES, verify=False, columns=TELLING)[::-1]
         return self._batches[-1] if self._batches else None
 
+    def pass_empty_tail(self, end: int) -> None:
+        """
+        Move `scan` to *end*, the committed end from before `fresh_batch` returned None: everything between was removed.
+
+        Vacuum, expiry and compaction remove messages from the middle and the end of a log. A gap in the middle is passed with the next
+        batch. After a gap at the end there is none, and the group would lag for ever. Nothing is journaled: a process that opens the
+        store finds the same gap. Call it after noting what was leased, since notes must not name offsets that are gone.
+        """
+        self.scan = max(self.scan, end)
+
     def batch_at(self, offset: int) -> Batch | None:
         """The batch that holds *offset*; None if the message is gone."""
         batches = self.log.read(offset, 1)

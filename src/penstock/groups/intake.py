@@ -93,7 +93,7 @@ class Intake:
         return True
 
     def _take_in_fresh(self, cursor: Cursor, lanes: Lanes, member: Member, clock: Clock, now_us: int) -> None:
-        start = cursor.scan
+        start, end = cursor.scan, cursor.log.committed_end
         try:
             while (batch := cursor.fresh_batch()) is not None:
                 index = batch.index_of(cursor.scan)
@@ -119,6 +119,7 @@ class Intake:
             if cursor.scan > start:
                 self._book.note_passed(cursor, member, start, [(start, cursor.scan)])
                 self._book.journal.wake()
+        cursor.pass_empty_tail(end)
 
     @staticmethod
     def _learn(cursor: Cursor, lanes: Lanes, batch: Batch, among: OffsetSet, now_us: int) -> None:

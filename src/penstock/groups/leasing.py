@@ -247,7 +247,8 @@ class Leasing:
 
     def _lease_fresh(self, member: Member, cursor: Cursor, room: int, room_bytes: int) -> tuple[int, int]:
         taken = used = 0
-        start = cursor.scan
+        start, end = cursor.scan, cursor.log.committed_end
+        is_at_end = False
         passed: list[int] = []
         while taken < room and used < room_bytes and self._passes < PASSES_MAX:
             try:
@@ -262,6 +263,7 @@ class Leasing:
                 passed.clear()
                 continue
             if batch is None:
+                is_at_end = True
                 break
             index = batch.index_of(cursor.scan)
             if batch.ttl_us or (batch.header.columns > 1 and batch.has_moments):
@@ -296,6 +298,8 @@ class Leasing:
             self._book.journal.wake()
         elif taken and cursor.scan > start:
             self._book.note_ranges(ops.LEASED, cursor, member, [(start, cursor.scan)])
+        if is_at_end:
+            cursor.pass_empty_tail(end)
         return taken, used
 
     def _ended_us(self, batch: Batch, mortal_us: int | None, now_us: int) -> int:

@@ -89,7 +89,7 @@ def test_the_limits_that_are_no_settings_are_those_of_the_code() -> None:
 
 def test_the_fixed_limits_of_http_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "reference" / "http.md").read_text()
-    told = page.partition("Fixed are:")[2].partition("\n\n")[0]
+    told = page.partition("These limits are fixed:")[2].partition("\n\n")[0]
     assert [int(number.replace(",", "")) for number in re.findall(r"\b1?\d[\d,]*00\b", told)] == [
         schemas.PUBLISH_MESSAGES_MAX, schemas.RECEIVE_MAX, schemas.RECEIPTS_MAX, publishing.READ_MAX, 100, administering.PARTITIONS_MAX,
     ]  # fmt: skip

@@ -8,16 +8,20 @@ It is printed at the top of the run and again below failures; `PENSTOCK_TEST_SEE
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import secrets
 import signal
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _pytest.terminal import TerminalReporter
 
 SEED_VARIABLE = "PENSTOCK_TEST_SEED"
@@ -61,6 +65,30 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Print the seed again where the eye is after a failure."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"Repeat with {SEED_VARIABLE}={run_seed()}")
+
+
+@pytest.fixture(autouse=True)
+def _process_is_left_as_it_was() -> Iterator[None]:
+    """Fail the test that leaves a level, a log handler or a signal's handler behind, not the one that meets it later; and put it back."""
+    loggers = [logging.getLogger(), logging.getLogger("penstock")]
+    before = _process_state(loggers)
+    yield
+    after = _process_state(loggers)
+    levels, handlers, interval, signals = before
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    loggers[1].handlers[:] = handlers
+    sys.setswitchinterval(interval)
+    for number, handler in signals.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    assert after == before, "the test leaves the process otherwise than it found it"
+
+
+def _process_state(loggers: list[logging.Logger]) -> tuple[list[int], list[logging.Handler], float, dict[signal.Signals, Any]]:
+    levels = [logger.level for logger in loggers]
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    return levels, list(loggers[1].handlers), sys.getswitchinterval(), signals
 
 
 @pytest.fixture(scope="session")

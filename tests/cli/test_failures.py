@@ -67,7 +67,7 @@ def test_a_target_that_cannot_be_a_folder(command: list[str], run: Commands, tmp
     assert (tmp_path / "file").read_text() == "text"
 
 
-@pytest.mark.parametrize("command", ["publish", "read", "stats", "verify", "repair", "topics list", "serve --data"])
+@pytest.mark.parametrize("command", ["publish", "read", "stats", "verify", "repair", "topics list"])
 def test_a_file_of_the_user_is_not_called_damaged(run: Commands, tmp_path, command: str) -> None:
     """It is none of ours: nobody is told to remove or to repair it."""
     (tmp_path / "file").write_text("text")

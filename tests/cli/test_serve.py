@@ -194,6 +194,13 @@ def test_a_store_that_is_owned_already_is_told(tmp_path: Path) -> None:
     assert "owned by process" in line
 
 
+def test_a_file_of_the_user_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    line = penstock_cli("serve", "--data", str(tmp_path / "file"), *ANY, code=2)
+    assert "this is a file, or lies in one; a store is a folder; nothing was changed [BAD_ARGUMENT]" in line
+    assert (tmp_path / "file").read_text() == "text"
+
+
 def test_a_folder_that_a_server_owns_is_refused_with_its_url(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path / "data"), "--native", "127.0.0.1:0", "--no-http", "--no-grpc") as server:
         url = server.address("native")

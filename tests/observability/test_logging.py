@@ -25,6 +25,7 @@ def fail_once(store: Any) -> None:
 
 
 def test_a_failed_handler_is_an_event_with_fields(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="penstock")
     with penstock.open("memory:") as store:
         fail_once(store)
     [found] = [record.penstock for record in caplog.records if hasattr(record, "penstock")]

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import struct
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock.client.tls import TlsSocket
 from penstock.errors import BadArgument
 
-Connected: TypeAlias = socket.socket | TlsSocket
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client.tls import TlsSocket
+
+    Connected: TypeAlias = socket.socket | TlsSocket
+
 DEFAULT_PORT = 7420
 SCHEMES = ("penstock", "penstocks", "penstock+unix")
 _OPTIONS = {"token", "ca", "cert", "key"}
@@ -82,7 +86,12 @@ class Address(NamedTuple):
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(plain)
         try:
-            made = plain if self.scheme == "penstock" else TlsSocket(plain, self._context(), self.host)
+            made: Connected = plain
+            if self.scheme == "penstocks":
+                # Imported here: OpenSSL takes longer to load than this module, and every program that opens a store loads this one.
+                from penstock.client.tls import TlsSocket
+
+                made = TlsSocket(plain, self._context(), self.host)
         except BaseException:
             plain.close()
             raise
@@ -90,6 +99,8 @@ class Address(NamedTuple):
         return made
 
     def _context(self) -> ssl.SSLContext:
+        import ssl
+
         chosen = "ca"
         try:
             context = ssl.create_default_context(cafile=self.options.get("ca"))

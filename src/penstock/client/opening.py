@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from penstock.arguments import check_seconds
 from penstock.client.address import is_url, parse_address
-from penstock.client.store import RemoteStore
 from penstock.errors import HIDDEN, BadArgument, BadSetting
 from penstock.store.opening import open_store as open_path
 
@@ -45,6 +44,8 @@ def open_store(
             if name == "token":
                 raise BadSetting(name, HIDDEN, "give the token in the variable PENSTOCK_TOKEN, or in the URL as ?token=...")
             raise BadSetting(name, HIDDEN, "a server has its own settings; its clients have give_up")
+        from penstock.client.store import RemoteStore  # a process with a store of its own needs no client
+
         # It has the same face; what it is made of is its own.
         return cast("Store", RemoteStore(parse_address(text), auto_create=auto_create, give_up_s=give_up_s))
     if read_only:

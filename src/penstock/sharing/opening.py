@@ -14,15 +14,14 @@ from penstock.arguments import check_seconds, shown
 from penstock.client.address import is_url
 from penstock.client.opening import GIVE_UP_SECONDS
 from penstock.client.opening import open_store as open_alone
-from penstock.client.store import RemoteStore
 from penstock.errors import BadArgument, NoAccess, StoreLocked, Unavailable
 from penstock.files import DIRECTORY_MODE
 from penstock.settings import StoreSettings, no_such_setting
 from penstock.sharing.door import SocketDoor
-from penstock.sharing.folder import SharedFolder
 from penstock.store.store import MEMORY, Store
 
 if TYPE_CHECKING:
+    from penstock.client.store import RemoteStore
     from penstock.store.read_only import ReadOnlyStore
 
     Path = str | os.PathLike[str]
@@ -117,6 +116,10 @@ def _make_folder(path: str) -> None:
 def _open_as_sibling(
     folder: str, settings: dict[str, Any], *, create: bool, auto_create: bool, give_up_s: float
 ) -> RemoteStore:  # fmt: skip
+    # Imported here: a process that owns its store needs no client.
+    from penstock.client.store import RemoteStore
+    from penstock.sharing.folder import SharedFolder
+
     end = time.monotonic() + give_up_s
     place = SharedFolder(folder, settings, create=create)
     while True:

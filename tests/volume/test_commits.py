@@ -1,4 +1,4 @@
-"""Commits: one sync for many, nothing visible before it, tickets and blocking callers."""
+"""Commits: one sync for many, nothing visible before it, tickets and blocking callers, and what a commit refuses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import BatchTooLarge, Closed, OffsetOutOfRange, StorageFailed, WaitTimeout
-from penstock.format.batch import encode_batch, encode_single
+from penstock.errors import BadBytes, BatchTooLarge, Closed, OffsetOutOfRange, StorageFailed, WaitTimeout
+from penstock.format.batch import EncodedBatch, encode_batch, encode_single
 from penstock.log.segment import Segment
 from penstock.settings import StoreSettings, TopicSettings
+from penstock.testing import SimulatedFileSystem
 from penstock.values import SyncMode
-from penstock.volume.tickets import Append, Change, Other
+from penstock.volume.tickets import Append, Change, MoveLogStart, Other
 from penstock.volume.volume import Volume
 from tests.volume.gated_files import GatedFileSystem
+from tests.volume.simulated import LARGE, PATH, new_volume, open_volume, power_loss
+from tests.volume.simulated import SETTINGS as SMALL_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -273,3 +276,95 @@ def test_an_interrupt_in_the_middle_of_an_append_never_gives_an_offset_twice(
         else:
             assert found in ([(0, b"before")], [(0, b"before"), (1, b"interrupted")])
         assert again.append(again.log(topic), encode_single(b"next")) == len(found)
+
+
+def test_a_commit_that_races_close_is_refused_and_not_acknowledged_behind_the_last_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be missing from a store that says it was closed in order."""
+    files, volume, log = new_volume()
+    volume.append(log, encode_single(b"1"))
+    late = volume._ticket(log, encode_single(b"late"))
+    sync = Segment.sync
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            late.wait()
+        except Closed as error:
+            errors.append(error)
+
+    def sync_with_a_late_comer(segment: Segment) -> None:
+        if volume._committer._closing and not errors:
+            volume._committer._pending.append(late)
+            thread = threading.Thread(target=wait)
+            thread.start()
+            thread.join(PATIENCE_S)
+        sync(segment)
+
+    monkeypatch.setattr(Segment, "sync", sync_with_a_late_comer)
+    volume.close()
+    assert len(errors) == 1
+    assert open_volume(files.kill()).log("a").committed_end == 1
+    assert open_volume(power_loss(files)).log("a").committed_end == 1
+
+
+def test_a_batch_that_is_published_again_is_not_taken_for_one_that_waits_for_its_frame() -> None:
+    """What the owner of one log noted in a batch means nothing in another."""
+    files, volume, log = new_volume()
+    volume.create_topic("weak", 1, TopicSettings(sync=SyncMode.INTERVAL))
+    weak = volume.log("weak")
+    original = encode_single(LARGE)
+    volume.append(log, original)
+    volume.append(weak, EncodedBatch.adopt(log.read(0)[0].buffer))
+    volume.append(weak, original)
+    volume.append(weak, encode_single(b"after"))
+    volume.sync_interval_logs()
+    for disk in (files.kill(), power_loss(files)):
+        assert open_volume(disk).log("weak").committed_end == 3
+
+
+def test_a_batch_from_outside_cannot_use_up_the_offsets() -> None:
+    """Only the owner of a log leaves offsets out."""
+    batch = encode_single(b"1")
+    batch.data[32:40] = ((1 << 63) - 2).to_bytes(8, "little")
+    batch.stamp(0, 0, 0, 0, 0, 0)
+    with pytest.raises(BadBytes):
+        EncodedBatch.adopt(batch.data)
+
+
+def test_changes_that_do_not_fit_into_a_frame_are_refused() -> None:
+    """Their sum counts, not each one; and a log's start cannot be moved behind its end."""
+    _, volume, log = new_volume()
+    with pytest.raises(BatchTooLarge):
+        volume.submit_changes([Other(1, b"z" * 10_000)] * 10)
+    with pytest.raises(OffsetOutOfRange):
+        volume.submit_changes([MoveLogStart(log, 1)])
+    assert volume.append(log, encode_single(b"1")) == 0
+
+
+def test_an_os_topic_can_ask_for_the_interval() -> None:
+    """The stricter of the topic's and the call's mode counts."""
+    _, volume, log = new_volume(TopicSettings(sync=SyncMode.OS))
+    volume.append(log, encode_single(b"1"), sync=SyncMode.INTERVAL)
+    volume.sync_interval_logs()
+    assert log.durable_end == 1
+
+
+def test_a_callback_that_fails_costs_nobody_else_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is logged; the other tickets are answered, and the committing thread goes on."""
+
+    def fail(_: Ticket) -> None:
+        raise ZeroDivisionError
+
+    files = SimulatedFileSystem()
+    with Volume.open(PATH, settings=SMALL_SETTINGS, files=files) as volume:
+        volume.create_topic("a")
+        log = volume.log("a")
+        with volume._committer.quiesce():
+            first = volume.submit(log, encode_single(b"1"))
+            first.on_done(fail)
+            second = volume.submit(log, encode_single(b"2"))
+        second.wait(PATIENCE_S)
+        volume.submit(log, encode_single(b"3")).wait(PATIENCE_S)
+    assert "callback" in caplog.text

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.errors import BadName, BadSetting, OffsetOutOfRange, StoreLocked, StoreNotFound, TopicExists, TopicNotFound
+from penstock.errors import (
+    BadName,
+    BadSetting,
+    Closed,
+    OffsetOutOfRange,
+    StoreLocked,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+)
 from penstock.format.batch import encode_batch, encode_single
 from penstock.format.batch_header import Producer
 from penstock.journal.checkpoints import Checkpoints
@@ -21,6 +30,7 @@ from penstock.testing import FakeClock, SimulatedFileSystem
 from penstock.values import SyncMode
 from penstock.volume.reader import VolumeReader
 from penstock.volume.volume import Volume
+from tests.volume.simulated import new_volume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -485,3 +495,12 @@ def test_the_log_epoch_grows_at_each_unclean_opening_only() -> None:
     volume.append(log, encode_single(b"c"))
     assert [log.state.epoch_at(offset) for offset in range(3)] == [first, first, first + 1]
     assert [batch.header.log_epoch for batch in log.read(0)] == [first, first, first + 1]
+
+
+def test_a_closed_log_says_that_it_is_closed() -> None:
+    """Not that its files are damaged."""
+    _, volume, log = new_volume()
+    volume.append(log, encode_single(b"1"))
+    volume.close()
+    with pytest.raises(Closed):
+        log.read(0)

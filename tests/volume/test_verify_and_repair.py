@@ -20,6 +20,7 @@ from penstock.volume.repair import plan, repair
 from penstock.volume.verification import verify
 from penstock.volume.volume import Volume
 from tests.crash.workload import ALWAYS, OS, PATH, SETTINGS
+from tests.volume.simulated import LARGE, kill_at, new_volume, open_volume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -462,3 +463,60 @@ def test_verifying_takes_as_much_memory_as_the_largest_batch(tmp_path: Path, *, 
     assert found.is_sound is not damaged
     assert found.messages == 524 - damaged
     assert peak < 6 << 20
+
+
+def test_repair_without_checkpoints_does_not_go_back_in_log_epochs() -> None:
+    """New messages of an older epoch behind those of a newer one would look like damage."""
+    files, volume, _ = new_volume()
+    for number in range(4):
+        volume.append(volume.log("a"), encode_single(b"%d" % number))
+        files = files.kill()
+        volume = open_volume(files)
+    volume.append(volume.log("a"), encode_single(b"last"))
+    before = volume.log_epoch
+    volume.close()
+    for name in ("checkpoint-0", "checkpoint-1"):
+        files.replace(f"{PATH}/{name}", b"bad")
+    repair(PATH, files=files)
+    volume = open_volume(files)
+    assert volume.log_epoch > before
+    volume.append(volume.log("a"), encode_single(b"new"))
+    volume.checkpoint()
+    volume.append(volume.log("a"), encode_single(b"newer"))
+    assert open_volume(files.kill()).log("a").committed_end == 7
+
+
+def test_verify_and_repair_know_of_retention_behind_the_checkpoint() -> None:
+    """What was removed by rule is not missing."""
+    files, volume, log = new_volume(TopicSettings(segment_bytes=600, coalesce_below_bytes=0))
+    for number in range(13):
+        volume.append(log, encode_single(b"%d" % number))
+    volume.checkpoint()
+    volume.checkpoint()
+    assert volume.retain(log, messages_max=4)[0] > 0
+    assert verify(PATH, files=files).is_sound
+    disk = files.kill()
+    assert verify(PATH, files=disk).is_sound
+    assert repair(PATH, files=disk).lost == []
+    assert open_volume(disk).log("a").log_start == log.log_start
+
+
+def test_a_store_whose_newest_segment_is_missing_and_was_empty_is_repaired() -> None:
+    """Nothing is lost, and opening it says that a file is gone: so repair must do something about it."""
+    files, volume, log = new_volume(TopicSettings(segment_bytes=600, coalesce_below_bytes=0))
+    volume.append(log, encode_single(b"1" * 500))
+    files = kill_at(files, "reserve", f"{1:020d}.log", lambda: volume.append(log, encode_single(LARGE)))
+    open_volume(files)
+    files = files.kill()
+    gone = f"{PATH}/topics/a/0/{1:020d}.log"
+    files.unlink(gone)
+    with pytest.raises(MissingData, match="the last checkpoint names this segment"):
+        open_volume(files)
+    [lost] = repair(PATH, files=files).lost
+    assert "no message is lost" in lost.reason
+    volume = open_volume(files)
+    assert volume.append(volume.log("a"), encode_single(b"2")) == 1
+    volume.close()
+    assert verify(PATH, files=files).is_sound
+    log = open_volume(files).log("a")
+    assert [bytes(log.read(offset)[0].value(0) or b"") for offset in (0, 1)] == [b"1" * 500, b"2"]

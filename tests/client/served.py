@@ -11,9 +11,11 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
+
 import penstock
 from penstock import Store
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.server.running import RunningServer
 from penstock.wire.calls import PROTOCOL_VERSION, Call
 from penstock.wire.deliveries import Delivered, decode_deliveries
@@ -193,6 +195,24 @@ def eventually(condition: Callable[[], Any], what: str = "", seconds: float = PA
     while not condition():
         assert time.monotonic() < end, what or "it never happened"
         time.sleep(0.005)
+
+
+def connected(client: Any) -> bool:
+    """Whether a client has a connection now."""
+    return client._connection._channel is not None
+
+
+def lose(proxy: Proxy, client: Any) -> None:
+    """Take the server away, and wait until the client has noticed."""
+    proxy.refuse()
+    eventually(lambda: not connected(client))
+
+
+def given_up(proxy: Proxy, client: Any) -> None:
+    """The server is away for so long that the client does not look for it any more."""
+    lose(proxy, client)
+    with pytest.raises(Unavailable):
+        client.topics()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.broker import memory_budget
+from penstock.broker import calls_under_way, memory_budget
 from penstock.broker.memory_budget import MemoryBudget
 from penstock.errors import BadBytes, BatchTooLarge, PenstockError, Unauthenticated, Unavailable
 from penstock.server import native
@@ -337,3 +337,16 @@ def test_the_memory_of_a_server_is_bounded_and_given_back(tmp_path: Path, kind: 
             watching.result(PATIENCE_S)
             print(json.dumps({"before": before // MIB, "most": most // MIB, "after": resident(pid) // MIB}))
             assert most - before < 420 * MIB
+
+
+def test_a_connection_on_which_many_calls_begin_to_wait_at_once_is_read_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are many calls for a moment, and then none: only what is read next may bring what they wait for."""
+    monkeypatch.setattr(calls_under_way, "OUTSTANDING_MAX", 10)
+    served.store.create_topic("orders")
+    raw = served.raw()
+    handle = raw.call(Call.SUBSCRIBE, topic="orders", group="workers", options={}).fields["handle"]
+    fetches = [raw.request(Call.FETCH, {"consumer": handle, "count": 1, "wait": None})[0] for _ in range(50)]
+    raw.socket.sendall(b"".join(fetches))
+    raw.call(Call.PING)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.client import consumer as module
-from penstock.errors import LeaseExpired
+from penstock.errors import LeaseExpired, Unavailable
 from penstock.wire.calls import Call
 from tests.client.proxy import DOWN
-from tests.client.served import PATIENCE_S, eventually, later
+from tests.client.served import PATIENCE_S, eventually, given_up, later
 
 if TYPE_CHECKING:
     from tests.client.proxy import Proxy
@@ -181,3 +181,31 @@ def test_threads_that_ack_at_once_lose_none(served: Served) -> None:
     eventually(lambda: lag(served) == 0)
     consumer.close()
     assert sum(one.result(PATIENCE_S) for one in working) == 2_000
+
+
+def test_acks_go_on_after_one_that_nobody_could_be_told(proxy: Proxy, served: Served) -> None:
+    """The first one is late, and is told so; those after it are done."""
+    client: Any = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    client.publish("orders", b"1")
+    consumer = client.subscribe("orders", "workers", lease=300)
+    messages = iter(consumer)
+    first = next(messages)
+    given_up(proxy, client)
+    first.ack()
+    eventually(lambda: consumer._late is not None)  # it is gathered for some milliseconds
+    proxy.allow()
+    served.store.publish("orders", b"2")
+
+    def take() -> Any:
+        while True:
+            try:
+                return next(iter(consumer))
+            except Unavailable:  # the push that will not come
+                continue
+
+    again = [take(), take()]
+    with pytest.raises(LeaseExpired):
+        again[0].ack()
+    again[1].ack()
+    eventually(lambda: served.store.stats().topics["orders"].groups["workers"].lag == 0)

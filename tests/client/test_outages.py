@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock import aio
 from penstock.client import connection
+from penstock.client.publishing import ON_THE_WAY_MAX
 from penstock.errors import BadSetting, LeaseExpired, OutcomeUnknown, PenstockError, Unavailable
+from penstock.wire.calls import Call
 from tests.client.proxy import DOWN, UP
-from tests.client.served import PATIENCE_S, eventually, later
+from tests.client.served import PATIENCE_S, eventually, given_up, later, lose
 
 if TYPE_CHECKING:
     from penstock import Store
+    from penstock.client.address import Connected, Place
     from tests.client.proxy import Proxy
     from tests.client.served import Served
-
-
-def connected(client: Any) -> bool:
-    """Whether a client has a connection now."""
-    return client._connection._channel is not None
-
-
-def lose(proxy: Proxy, client: Any) -> None:
-    """Take the server away, and wait until the client has noticed."""
-    proxy.refuse()
-    eventually(lambda: not connected(client))
 
 
 # -- publishing -----------------------------------------------------------------------------------------------------
@@ -405,3 +401,74 @@ def test_a_client_can_be_closed_while_a_call_is_stuck_in_the_network(proxy: Prox
     finally:
         proxy.release()
         proxy.refuse()
+
+
+def test_a_loop_goes_on_while_its_producer_has_as_much_on_the_way_as_it_may(proxy: Proxy, served: Served) -> None:
+    """A server that does not answer stops the producer, and nobody else."""
+    count = ON_THE_WAY_MAX + 10
+
+    async def main() -> None:
+        async with aio.open(proxy.address) as store:
+            await store.create_topic("orders")
+            async with store.producer("orders", batch_messages=1) as producer:
+                proxy.hold(DOWN)
+                # A loop that stands still could not let it go again.
+                rescue = threading.Timer(PATIENCE_S, proxy.release)
+                rescue.start()
+                sent = [await producer.send(b"%d" % number) for number in range(count)]
+                assert proxy.holds(DOWN), "the loop stood still"
+                rescue.cancel()
+                proxy.release()
+                assert [(await one).offset for one in sent] == list(range(count))
+
+    asyncio.run(main())
+    assert served.values("orders") == [b"%d" % number for number in range(count)]
+
+
+class Narrow:
+    """The way to a server through sockets that hold little, while it is not blocked."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.url, self.token = place.url, place.token
+        self.is_blocked = False
+
+    def connect(self, timeout_s: float) -> Connected:
+        if self.is_blocked:
+            raise ConnectionRefusedError("blocked")
+        made = self._place.connect(timeout_s)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            made.setsockopt(socket.SOL_SOCKET, option, 64 * 1024)
+        return made
+
+
+def test_much_that_is_sent_again_does_not_hang_on_answers_that_nobody_reads(served: Served) -> None:
+    """The server sends more than fits on the way and reads no more meanwhile; so who sends must not be the only one who could read."""
+    served.store.publish("history", bytes(900_000))
+    client: Any = served.client()
+    client.create_topic("orders", partitions=4)
+    way = client._connection.address = Narrow(client._connection.address)
+    way.is_blocked = True
+    served.server.disconnect_all()
+    eventually(lambda: client._connection._channel is None)
+    asked = {"topic": "history", "partition": 0, "offset": 0, "bytes": 1 << 20}
+    reads = [later(lambda: client._connection.call(Call.READ, asked)) for _ in range(12)]
+    eventually(lambda: len(client._connection._pending) == 12)
+    producer = client.producer("orders", linger=0, batch_bytes=256 * 1024)
+    sent = [producer.send(bytes(250_000), partition=at % 4) for at in range(48)]
+    way.is_blocked = False
+    for one in reads:
+        assert len(one.result(PATIENCE_S).payload) > 900_000
+    for one in sent:
+        one.result(PATIENCE_S)
+
+
+def test_a_consumer_can_be_left_though_its_server_stays_away(proxy: Proxy, served: Served) -> None:
+    """What it held went back with the connection."""
+    client: Any = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    with client.subscribe("orders", "workers") as consumer:
+        given_up(proxy, client)
+        assert consumer.in_flight == 0
+        consumer.pause()
+    assert consumer.closed

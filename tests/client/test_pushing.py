@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock.client.consumer as module
-from penstock.errors import Closed, PenstockError
+from penstock.errors import Closed, PenstockError, Unavailable
+from penstock.groups.group import Group
 from penstock.wire.calls import Call
 from penstock.wire.frame import PUSH
 from tests.client.served import PATIENCE_S, delivered, eventually, later
@@ -259,3 +260,21 @@ def test_big_messages_are_counted_once_as_delivered(served: Served) -> None:
     raw.send(Call.CREDIT, {"consumer": handle, "messages": 60})
     assert pushed(raw, 60) == 60
     assert served.store.stats().topics["orders"].groups["workers"].delivered == 60
+
+
+def test_a_failure_while_messages_are_pushed_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of ours, or of the system: who waits for a push would wait for ever."""
+    client: Any = served.client()
+    client.create_topic("orders")
+    consumer = client.subscribe("orders", "workers")
+    taken = Group.take
+
+    def fail(*_: object) -> None:
+        raise OSError("a planted failure")
+
+    monkeypatch.setattr(Group, "take", fail)
+    with pytest.raises(Unavailable):
+        later(lambda: next(iter(consumer))).result(PATIENCE_S)
+    monkeypatch.setattr(Group, "take", taken)
+    served.store.publish("orders", b"x")
+    assert later(lambda: next(iter(consumer))).result(PATIENCE_S).value == b"x"

@@ -137,3 +137,20 @@ def test_a_process_that_consumes_and_produces_much_does_not_lock_itself_up(full:
     assert sending.result(PATIENCE_S).offset == 1
     assert first.result(PATIENCE_S).offset == 0
     producer.close()
+
+
+def test_a_client_that_does_not_read_costs_no_more_memory_however_long_the_answers_are(served: Served) -> None:
+    """The numbers of a store with many topics are long; they are made for who takes them."""
+    for number in range(25):
+        served.store.create_topic(f"topic-{number}-{'x' * 150}")
+    raw = served.raw()
+    asked = b"".join(raw.request(Call.STATS, {})[0] for _ in range(900))
+    raw.socket.sendall(asked)
+    [connection] = served.server._listener.connections
+    transport: Any = connection._transport
+    eventually(lambda: not transport.is_reading())
+    most = 0
+    for _ in range(20):
+        most = max(most, transport.get_write_buffer_size())
+        time.sleep(0.02)
+    assert most < 4 * WRITE_BYTES_HIGH

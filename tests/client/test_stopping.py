@@ -207,3 +207,28 @@ def test_a_restart_of_the_whole_store_doubles_nothing(served: Served) -> None:
         receipts = [one.result(PATIENCE_S) for one in sent]
     assert [one.offset for one in receipts] == list(range(200))
     assert served.values("orders") == [b"%d" % number for number in range(200)]
+
+
+def test_a_server_stops_soon_though_its_clients_never_stop_asking(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has begun is answered; then it hangs up."""
+    # Long enough for the next ones to come meanwhile.
+    monkeypatch.setattr(served.store, "flush", lambda: time.sleep(0.05))
+    raw = served.raw()
+    asked = b"".join(raw.request(Call.FLUSH, {})[0] for _ in range(100))
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                raw.socket.sendall(asked)
+
+    def read() -> None:
+        while raw.read() is not None:
+            pass
+
+    asking, reading = later(ask), later(read)
+    [connection] = served.server._listener.connections
+    eventually(lambda: connection.outstanding)
+    with within(PATIENCE_S):
+        served.stop(2 * PATIENCE_S)
+    reading.result(PATIENCE_S)
+    asking.result(PATIENCE_S)

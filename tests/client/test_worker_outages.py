@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import Unavailable
-from tests.client.served import PATIENCE_S, eventually, later
-from tests.client.test_outages import lose
+from tests.client.served import PATIENCE_S, eventually, given_up, later, lose
 
 if TYPE_CHECKING:
     from tests.client.proxy import Proxy
@@ -92,3 +91,22 @@ def test_async_handlers_go_on_while_the_begin_of_another_waits_for_the_server(
     eventually(lambda: len(seen) == 2)
     client.stop()
     running.result(PATIENCE_S)
+
+
+def test_workers_stop_though_their_server_stays_away(proxy: Proxy, served: Served) -> None:
+    """There is nobody to tell that they take no more."""
+    client: Any = served.client(proxy.address, give_up=0.2)
+    client.create_topic("orders")
+    begun = threading.Event()
+
+    def handle(_: object) -> None:
+        begun.set()
+
+    client.worker("orders", group="workers")(handle)
+    running = later(client.run)
+    served.store.publish("orders", b"x")
+    assert begun.wait(PATIENCE_S)
+    given_up(proxy, client)
+    client.stop()
+    running.result(PATIENCE_S)
+    assert not [thread for thread in client._workers._workers[0]._threads if thread.is_alive()]

@@ -1,13 +1,15 @@
-"""Who looks at one message of a server is sent one batch."""
+"""A client that wants few messages is sent few batches."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import penstock
 from penstock.client.reading import RemoteLog
 from penstock.server.running import RunningServer
 from penstock.store.store import Store
+from penstock.wire.calls import Call
+from tests.client.served import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from penstock.format.batch import Batch
+    from tests.client.served import Served
 
 
 def test_one_message_is_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +49,25 @@ def test_one_message_is_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 (found,) = store.read("latest", 0, start=start, max_messages=1)
                 assert found.offset == min(one for one in kept if one >= start)
             assert len(list(store.read("orders", 0, max_messages=2))) == 2
+
+
+def test_a_few_dead_letters_are_listed_without_reading_them_all(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a million."""
+    client: Any = served.client()
+    client.publish_many("orders", [bytes(400_000)] * 12)
+    with served.store.subscribe("orders", "workers") as consumer:
+        while messages := consumer.get_many(100, 0):
+            for message in messages:
+                message.reject("a planted failure")
+    eventually(lambda: len(client.dead_letters("orders")) == 12)
+    reads = []
+    call = client._connection.call
+
+    def noted(number: int, *arguments: Any, **options: Any) -> Any:
+        reads.append(number)
+        return call(number, *arguments, **options)
+
+    monkeypatch.setattr(client._connection, "call", noted)
+    assert [one.offset for one in client.dead_letters("orders").list(2)] == [0, 1]
+    assert reads.count(Call.READ) == 1
+    assert len(client.dead_letters("orders").list()) == 12

@@ -1,15 +1,20 @@
-"""A store on the simulated file system that can be killed, cut off from power, or closed in order, and opened again."""
+"""A store on the simulated file system that can be killed, cut off from power, or closed in order, and opened again; and small helpers."""
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import PenstockError
 from penstock.settings import StoreSettings
 from penstock.store.store import Store
 from penstock.testing import FakeClock, SimulatedFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock import Consumer, Delivery
     from penstock.groups.group import Group
 
@@ -17,6 +22,8 @@ PATH = "/s"
 SETTINGS = StoreSettings(
     journal_file_bytes=64 * 1024, frame_bytes=16 * 1024, reference_bytes=8 * 1024, free_bytes_floor=0, reserve_bytes=0
 )
+SOON_S = 30.0
+"""Seconds to wait for what a fault would keep from happening at all."""
 
 
 class Sim:
@@ -85,3 +92,23 @@ def offsets(messages: list[Delivery]) -> list[int]:
 def numbered(count: int, first: int = 0) -> list[bytes]:
     """Values that say their place."""
     return [b"%d" % number for number in range(first, first + count)]
+
+
+def open_store(files: SimulatedFileSystem | None = None, clock: FakeClock | None = None) -> Store:
+    """A store with the default settings, on *files* or in memory, in which nothing happens by itself."""
+    if files is None:
+        return Store.open("memory:", clock=clock or FakeClock(), background=False)
+    return Store.open("/store", files=files, clock=clock or FakeClock(), background=False)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Run *work* in a thread; its result is appended to the list."""
+    results: list[Any] = []
+
+    def run() -> None:
+        with contextlib.suppress(PenstockError):
+            results.append(work())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results

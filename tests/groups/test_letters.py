@@ -1,15 +1,20 @@
-"""Groups over dead letters and their box: one note, and no lock taken in two orders."""
+"""Dead letters: which messages become one, how a group and its box agree on them, and how they are taken out."""
 
 from __future__ import annotations
 
+import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import penstock
 from penstock.groups import operations as ops
+from penstock.store.dead_letter_box import DeadLetters
+from penstock.topics.message import Message
 from tests.conformance.backends import SETTINGS
 from tests.conformance.helpers import PATIENCE, Running
-from tests.groups.sim import Sim, numbered
+from tests.groups.sim import Sim, numbered, one
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,3 +91,82 @@ def test_two_groups_that_finish_the_same_letters_at_once_leave_none(tmp_path: Pa
         assert len(store.dead_letters("t")) == 0
     with penstock.Store.open(str(tmp_path / "store"), settings=SETTINGS) as store:
         assert len(store.dead_letters("t")) == 0
+
+
+@pytest.mark.parametrize("republish", [False, True], ids=["discarded", "sent back"])
+def test_dead_letters_are_not_all_in_memory_while_they_are_taken_out(
+    sim: Sim, monkeypatch: pytest.MonkeyPatch, republish: bool
+) -> None:
+    """A million of them, as after an outage, would take gigabytes."""
+    sim.store.publish_many("t", numbered(1_000))
+    consumer = sim.store.subscribe("t", "g", prefetch=1_000)
+    for message in consumer.get_many(1_000, timeout=0):
+        message.reject("bad")
+    others = [
+        one for one in gc.get_objects() if type(one) is Message
+    ]  # what tests before this one left; held, so that they stay
+    counts = []
+    take_out_part = DeadLetters._take_out_part
+
+    def counted(*arguments: Any, **named: Any) -> None:
+        counts.append(sum(type(one) is Message for one in gc.get_objects()) - len(others))
+        take_out_part(*arguments, **named)
+
+    monkeypatch.setattr(DeadLetters, "_take_out_part", counted)
+    box = sim.store.dead_letters("t")
+    assert (box.replay() if republish else box.discard()) == 1_000
+    assert len(counts) == 10
+    assert max(counts) < 300
+    assert len(box) == 0
+    assert len([*sim.store.read("t")]) == (2_000 if republish else 1_000)
+
+
+def test_what_a_filter_raises_keeps_all_dead_letters_where_they_are(sim: Sim) -> None:
+    sim.store.publish_many("t", numbered(300))
+    consumer = sim.store.subscribe("t", "g", prefetch=300)
+    for message in consumer.get_many(300, timeout=0):
+        message.reject("bad")
+    box = sim.store.dead_letters("t")
+    with pytest.raises(ZeroDivisionError):
+        box.discard(lambda letter: bool(1 // (299 - letter.offset)) or True)
+    assert len(box) == 300
+    assert box.discard(lambda letter: letter.offset % 2 == 1) == 150
+    assert [letter.offset for letter in box] == [*range(0, 300, 2)]
+
+
+@pytest.mark.parametrize("how", ["extend", "transaction"])
+def test_what_fails_for_the_last_time_in_any_call_is_dead_lettered_by_it(how: str) -> None:
+    """Its lease ended, and the call that noticed was not a get, an ack or a nack: nobody need ever make one of those."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(2))
+    consumer = sim.store.subscribe("t", "g", lease=10, max_deliveries=1)
+    one(consumer)
+    sim.clock.advance(6)
+    second = one(consumer)
+    sim.clock.advance(6)
+    if how == "extend":
+        second.extend()
+    else:
+        with sim.store.transaction() as transaction:
+            transaction.ack(second)
+    assert [letter.value for letter in sim.store.dead_letters("t").list()] == [b"0"]
+
+
+@pytest.mark.parametrize("how", ["commit", "seek"])
+def test_what_was_finished_or_sought_meanwhile_is_not_dead_lettered(how: str) -> None:
+    """The dead letter was planned and not written yet: then the group was moved, and what comes now counts anew."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(2))
+    consumer = sim.store.subscribe("t", "g", lease=10, max_deliveries=1)
+    one(consumer)
+    sim.clock.advance(6)
+    second = one(consumer)
+    sim.clock.advance(6)
+    second.extend()
+    before = len(sim.store.dead_letters("t"))
+    if how == "commit":
+        consumer.commit(1)
+    else:
+        sim.store.seek("t", "g", 0)
+    consumer.get(timeout=0)
+    assert len(sim.store.dead_letters("t")) == before

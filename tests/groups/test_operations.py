@@ -1,4 +1,4 @@
-"""The operations of groups in the journal: there and back, and whatever is cut off or too long is refused."""
+"""The operations of groups in the journal: there and back, of any number, and whatever is cut off, too long or unknown is refused."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import BadBytes
+from penstock.clock import SystemClock
+from penstock.errors import BadBytes, UnsupportedFormat
 from penstock.groups import operations as ops
+from penstock.groups.registry import Groups
 from penstock.offset_set import OffsetSet
+from tests.groups.sim import Sim, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,3 +234,42 @@ def test_a_flipped_byte_is_read_or_refused(name: str, data: st.DataObject) -> No
         DECODERS[name][1](_with_body(name, bytes(body)))
     except BadBytes:
         return
+
+
+def test_leasing_and_finishing_many_scattered_messages_fits_into_any_frame(sim: Sim) -> None:
+    """A journal file of 64 KiB has room for 4,000 ranges: there are more here, in one call each."""
+    count = 20_000
+    sim.store.publish_many("t", [b""] * count)
+    consumer = sim.store.subscribe("t", "g", prefetch=count)
+    consumer.ack(consumer.get_many(count, timeout=0)[::2])
+    consumer.close()
+    again = sim.store.subscribe("t", "g", prefetch=count)
+    odd = again.get_many(count, timeout=0)
+    assert offsets(odd) == [*range(1, count, 2)]
+    again.flush()
+    again.ack(odd[:-1], wait=True)
+    left = sim.kill().subscribe("t", "g", prefetch=count)
+    assert offsets(left.get_many(count, timeout=0)) == [count - 1]
+
+
+def test_passing_over_many_scattered_messages_that_are_not_due_fits_into_any_frame(sim: Sim) -> None:
+    count = 12_000
+    sim.store.publish_many("t", [b""] * count, delays=[3600 if number % 2 else None for number in range(count)])
+    consumer = sim.store.subscribe("t", "g", prefetch=count)
+    due = consumer.get_many(count, timeout=0)
+    assert offsets(due) == [*range(0, count, 2)]
+    consumer.ack(due, wait=True)
+    consumer = sim.kill().subscribe("t", "g", prefetch=count)
+    assert consumer.get_many(count, timeout=0) == []
+    sim.clock.advance(3601)
+    assert offsets(consumer.get_many(count, timeout=0)) == [*range(1, count, 2)]
+
+
+@pytest.mark.parametrize("kind", [0, 17, 255])
+def test_an_operation_of_a_group_that_is_not_known_is_refused(kind: int) -> None:
+    """It was written by a newer version, and passing it over could lose what it says."""
+    groups = Groups(SystemClock())
+    document = {"topic_id": "00" * 16, "topic": "t", "name": "g", "settings": {}, "starts": [0]}
+    groups.restore(ops.encode_document(ops.MADE, 1, document))
+    with pytest.raises(UnsupportedFormat):
+        groups.replay(ops._encode(kind, 0, 1, 0, b""))

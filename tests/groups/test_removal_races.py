@@ -1,4 +1,4 @@
-"""A group goes back at the very moment at which retention, vacuum or compaction remove what it had finished."""
+"""A group goes back, or moves on, at the very moment at which retention, vacuum or compaction remove messages."""
 
 from __future__ import annotations
 
@@ -178,3 +178,25 @@ def test_a_segment_is_not_rewritten_without_what_a_group_was_sought_back_to(monk
     started[0].join(30)
     assert "sought" in order
     assert order.index("sought") > order.index("renamed")
+
+
+def test_compaction_keeps_what_a_group_that_was_made_anew_meanwhile_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = Sim()
+    sim.store.create_topic("c", segment_messages=2, compaction=True)
+    for number in range(6):
+        sim.store.publish("c", b"%d" % number, key="k")
+    with sim.store.subscribe("c", "g") as consumer:
+        consumer.ack(consumer.get_many(6, timeout=0))
+    protection = sim.store._housekeeper._protection
+    again = []
+
+    def then_made_anew(*arguments: Any) -> Any:
+        found = protection(*arguments)
+        sim.store.delete_group("c", "g")
+        again.append(sim.store.subscribe("c", "g"))
+        return found
+
+    monkeypatch.setattr(sim.store._housekeeper, "_protection", then_made_anew)
+    with pytest.raises(Unavailable):
+        sim.store.compact("c")
+    assert offsets(take(again[0])) == [0, 1, 2, 3, 4, 5]

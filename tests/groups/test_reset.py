@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import LeaseExpired, OffsetOutOfRange
+from penstock.volume.tickets import MoveLogStart
 from tests.groups.sim import Sim, offsets, one, take
+from tests.one_log import replace_of
 
 
 def _published(sim: Sim, count: int, first: int = 0) -> None:
@@ -67,3 +71,35 @@ def test_a_skipped_message_that_comes_back_does_not_skip_the_rest(way: str) -> N
     else:
         sim.clock.advance(31)
     assert offsets(take(consumer)) == [41, 42, 43]
+
+
+@pytest.mark.parametrize("delay", [None, 3600], ids=["leased", "put aside"])
+def test_a_store_opens_after_retention_took_messages_while_they_were_leased(
+    delay: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group skips to the end in the middle of a lease; what is noted of it must be possible."""
+    sim = Sim()
+    sim.store.create_topic("t", segment_messages=1, retain="always", retention_messages=1)
+    for _ in range(4):
+        sim.store.publish("t", bytes(300_000), delay=delay)
+    sim.checkpoint()
+    sim.checkpoint()
+    consumer = sim.store.subscribe("t", "g", reset="latest")
+    log = sim.store._volume.log("t")
+    read, reads = log.read, []
+
+    def read_after_retention(*arguments: Any, **named: Any) -> Any:
+        reads.append(arguments)
+        if len(reads) == 2:
+            # The group's lock is held, so as `retain` does it: the start first, then the files.
+            sim.store._volume.commit_changes([MoveLogStart(log, 3)])
+        return read(*arguments, **named)
+
+    replace_of(monkeypatch, log, "read", read_after_retention)
+    assert consumer.get(timeout=0) is None
+    assert len(reads) == 2
+    consumer.flush()
+    store = sim.kill()
+    assert store.stats().topics["t"].groups["g"].lag == 0
+    store.publish("t", b"next")
+    assert one(store.subscribe("t", "g")).value == b"next"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.groups.sim import Sim, numbered, one, take
 
 
@@ -50,4 +52,13 @@ def test_a_delay_is_not_cut_short_by_a_checkpoint_and_a_kill() -> None:
     sim.clock.advance(0.08)
     assert take(consumer) == []
     sim.clock.advance(0.2)
+    assert one(consumer).attempt == 2
+
+
+@pytest.mark.parametrize("delay", [5e-324, 1e-300, 1e-9, 0.031, 0.033])
+def test_a_message_comes_again_after_the_shortest_delays(sim: Sim, delay: float) -> None:
+    sim.store.publish("t", b"")
+    consumer = sim.store.subscribe("t", "g")
+    one(consumer).nack(delay=delay)
+    sim.clock.advance(0.04)
     assert one(consumer).attempt == 2

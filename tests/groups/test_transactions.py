@@ -1,11 +1,19 @@
-"""What a transaction that fails leaves behind with the consumer whose messages it was to finish."""
+"""Transactions and the deliveries that they finish: while they are under way, when they fail, and when they are interrupted."""
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from penstock.errors import StorageFull
+from penstock.errors import BadArgument, Conflict, LeaseExpired, StorageFull, TransactionChanged
 from tests.groups.sim import Sim, numbered, offsets, one, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.store.store import Store
 
 
 @pytest.fixture
@@ -68,3 +76,79 @@ def test_an_ordered_partition_goes_to_one_who_comes_after_its_last_consumer_left
     assert early.get(timeout=0) is None
     reservation.release()
     assert offsets(take(early)) == [0, 1]
+
+
+def test_an_interrupted_transaction_that_is_committed_after_all_ends_once(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an ordered partition would go to another consumer while the next transaction still finishes its messages."""
+    sim.store.publish_many("t", numbered(4))
+    leaving = sim.store.subscribe("t", "g", ordered=True)
+    volume = sim.store._volume
+
+    def interrupted(_logs: Any, _batches: Any, others: Any) -> None:
+        volume.submit_changes(others)
+        raise KeyboardInterrupt
+
+    first = one(leaving)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), sim.store.transaction() as transaction:
+        patched.setattr(volume, "commit_together", interrupted)
+        transaction.ack(first)
+    sim.store.flush()  # commits it
+    assert sim.store.stats().topics["t"].groups["g"].lag == 3
+    reservation = sim.group().reserve_acks([one(leaving)], [])
+    leaving.close()
+    staying = sim.store.subscribe("t", "g")
+    assert staying.get(timeout=0) is None, "what comes behind it must not come before it"
+    reservation.finish()
+    assert offsets(take(staying)) == [2, 3]
+
+
+def before_the_commit(store: Store, work: Callable[[], object]) -> None:
+    """Do *work* once, after a transaction has taken its acks and before its frame is written: another thread could."""
+    commit = store._volume.commit_together
+
+    def interrupted(*changes: Any) -> object:
+        store._volume.commit_together = commit  # type: ignore[method-assign]
+        work()
+        return commit(*changes)
+
+    store._volume.commit_together = interrupted  # type: ignore[assignment, method-assign]
+
+
+@pytest.mark.parametrize("extended", [False, True], ids=["plain", "extended"])
+def test_a_list_of_acks_leaves_alone_what_a_transaction_is_finishing(extended: bool) -> None:
+    """As the ack of one message does, and as it does for messages whose lease was not extended."""
+    sim = Sim()
+    sim.store.publish_many("t", numbered(2))
+    sim.store.create_topic("out")
+    consumer = sim.store.subscribe("t", "g")
+    first, second = take(consumer)
+    if extended:
+        first.extend(60)
+    told: list[str] = []
+
+    def ack_both() -> None:
+        try:
+            consumer.ack([first, second])
+            told.append("done")
+        except LeaseExpired:
+            told.append("late")
+
+    before_the_commit(sim.store, ack_both)
+    with contextlib.suppress(Conflict), sim.store.transaction() as transaction:
+        transaction.publish("out", b"of 0")
+        transaction.ack(first)
+    assert told == ["late"]
+
+
+def test_a_repeated_commit_does_not_remove_the_stages_of_another_producer() -> None:
+    """It changes nothing, says its docstring; the first commit would have refused such a stage."""
+    sim = Sim()
+    sim.store.create_topic("t")
+    with sim.store.stage("one") as stage:
+        stage.publish("t", b"of one")
+    sim.store.commit("one", 1, [stage.identity])
+    with sim.store.stage("other") as foreign:
+        foreign.publish("t", b"of the other")
+    with contextlib.suppress(BadArgument, TransactionChanged):
+        sim.store.commit("one", 1, [foreign.identity])
+    assert sim.store.commit("other", 1, [foreign.identity]).messages == 1

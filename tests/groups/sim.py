@@ -22,6 +22,7 @@ PATH = "/s"
 SETTINGS = StoreSettings(
     journal_file_bytes=64 * 1024, frame_bytes=16 * 1024, reference_bytes=8 * 1024, free_bytes_floor=0, reserve_bytes=0
 )
+DAY_S = 86_400.0
 SOON_S = 30.0
 """Seconds to wait for what a fault would keep from happening at all."""
 

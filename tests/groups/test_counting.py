@@ -1,9 +1,10 @@
-"""What a dead consumer is blamed for: as many messages as it could have been handling, and of suspects only one that was begun."""
+"""What counts as a failure: as many messages as a dead consumer could have been handling, and of suspects only one that was begun."""
 
 from __future__ import annotations
 
 import pytest
 
+from penstock.errors import StorageFull
 from tests.groups.sim import Sim, numbered, offsets, one, take
 
 
@@ -193,3 +194,24 @@ def test_dead_lettered_counts_all_time(how: str) -> None:
     assert counted() == expected + 1
     assert len(sim.store.dead_letters("t")) == expected + 1
     sim.store.close()
+
+
+def test_messages_that_nobody_got_because_the_disk_was_full_are_not_counted_as_failed() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(3))
+    sim.store.subscribe("t", "g", max_deliveries=1)
+    sim.kill()
+    consumer = sim.store.subscribe("t", "g")
+    groups = sim.store._groups
+    flush = groups.flush
+
+    def full() -> None:
+        raise StorageFull("/s", None, None)
+
+    groups.flush = full  # type: ignore[method-assign]
+    with pytest.raises(StorageFull):
+        consumer.get(timeout=0)
+    groups.flush = flush  # type: ignore[method-assign]
+    sim.clock.advance(31)
+    assert {message.value for message in take(consumer)} == {b"0", b"1", b"2"}

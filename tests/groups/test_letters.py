@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock.errors import StorageFull
 from penstock.groups import operations as ops
 from penstock.store.dead_letter_box import DeadLetters
 from penstock.topics.message import Message
+from penstock.volume.tickets import MoveLogStart
 from tests.conformance.backends import SETTINGS
 from tests.conformance.helpers import PATIENCE, Running
-from tests.groups.sim import Sim, numbered, one
+from tests.groups.sim import Sim, numbered, one, take
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,3 +172,53 @@ def test_what_was_finished_or_sought_meanwhile_is_not_dead_lettered(how: str) ->
         sim.store.seek("t", "g", 0)
     consumer.get(timeout=0)
     assert len(sim.store.dead_letters("t")) == before
+
+
+def test_a_rejected_message_is_not_handed_out_again_because_the_dead_letter_had_no_room() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g")
+    group = sim.group()
+    mover = group._mover
+
+    def full(_: object) -> None:
+        raise StorageFull("/s", None, None)
+
+    group._mover = full
+    one(consumer).reject("never")
+    group._mover = mover
+    sim.clock.advance(10)
+    assert take(consumer) == []
+    assert [letter.value for letter in sim.store.dead_letters("t").list()] == [b"x"]
+
+
+def test_two_replays_at_the_same_time_send_each_dead_letter_back_once() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g", max_deliveries=1)
+    one(consumer).nack()
+    box = sim.store.dead_letters("t")
+    assert len(box) == 1
+
+    def choose(_: object) -> bool:
+        sim.store.dead_letters("t").replay()  # another thread could
+        return True
+
+    box.replay(filter=choose)
+    assert [message.value for message in sim.store.read("t")] == [b"x", b"x"]
+
+
+def test_the_number_of_dead_letters_is_right_after_retention() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish_many("t", numbered(3))
+    consumer = sim.store.subscribe("t", "g", max_deliveries=1)
+    for message in take(consumer):
+        message.nack()
+    box = sim.store.dead_letters("t")
+    assert len(box) == 3
+    sim.store._volume.commit_changes([MoveLogStart(sim.store._volume.log("t.dlq"), 2)])  # what retention does
+    assert [letter.value for letter in box.list()] == [b"2"]
+    assert len(box) == 1

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import Closed
+from tests.aio.helpers import until
 from tests.groups.sim import SOON_S
 
 if TYPE_CHECKING:
+    from penstock import Consumer
     from penstock.store.store import Store
 
 
@@ -48,3 +52,34 @@ def test_a_consumer_of_a_deleted_group_is_forgotten_when_it_is_closed(store: Sto
     with store.subscribe("t", "g"):
         store.delete_group("t", "g")
     assert not store._consumers
+
+
+def test_a_cancelled_subscribe_leaves_no_member_behind(memory: Store) -> None:
+    from penstock.aio import AsyncStore
+
+    memory.create_topic("t", partitions=2)
+    subscribe = memory.subscribe
+    entered, go_on, left = threading.Event(), threading.Event(), threading.Event()
+
+    def slowly(*args: Any, **options: Any) -> Consumer:
+        entered.set()
+        go_on.wait(2 * SOON_S)
+        try:
+            return subscribe(*args, **options)
+        finally:
+            left.set()
+
+    memory.subscribe = slowly  # type: ignore[method-assign]
+
+    async def main() -> None:
+        task = asyncio.ensure_future(AsyncStore(memory).subscribe("t", "g", ordered=True)._open())
+        assert await asyncio.to_thread(entered.wait, SOON_S)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        go_on.set()
+        assert await asyncio.to_thread(left.wait, SOON_S)
+        assert await until(lambda: memory._group("t", "g").members == [])
+
+    asyncio.run(main())
+    memory.subscribe = subscribe  # type: ignore[method-assign]

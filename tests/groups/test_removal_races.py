@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import OffsetOutOfRange, Unavailable
+from penstock.offset_set import OffsetSet
 from penstock.volume.tickets import MoveLogStart
-from tests.groups.sim import Sim, offsets, take
+from tests.groups.sim import Sim, offsets, one, open_store, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.groups.delivery import Delivery
 
 COUNT = 45
 
@@ -200,3 +203,29 @@ def test_compaction_keeps_what_a_group_that_was_made_anew_meanwhile_has_not_seen
     with pytest.raises(Unavailable):
         sim.store.compact("c")
     assert offsets(take(again[0])) == [0, 1, 2, 3, 4, 5]
+
+
+def test_retention_takes_a_position_that_nobody_changes_while_it_looks() -> None:
+    """Between two looks at a cursor another thread leases all there is: what is leased now is not finished."""
+    store = open_store()
+    store.publish_many("t", [b"%d" % number for number in range(10)])
+    consumer = store.subscribe("t", "g")
+    cursor = store._groups.all()[0].cursors[0]
+    taken: list[Delivery] = []
+    thread = threading.Thread(target=lambda: taken.append(one(consumer)))
+
+    class Interrupted(OffsetSet):
+        """Lets the other thread run while it is being asked whether it is empty; one that needs a lock has to wait."""
+
+        def __bool__(self) -> bool:
+            empty = len(self) == 0
+            if thread.ident is None:
+                thread.start()
+                thread.join(1)
+            return not empty
+
+    cursor.open = Interrupted()
+    store.retain("t")
+    thread.join()
+    assert [message.offset for message in taken] == [0]
+    assert store._catalog.get("t").logs[0].floors["groups"] == 0

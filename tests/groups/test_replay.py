@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gc
+import time
+
+import pytest
 
 from penstock.journal import checkpoints, small_file
 from penstock.volume.volume import Volume
 from tests.groups.sim import Sim, numbered, one, take
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_store_whose_checkpoint_is_larger_than_other_small_files_may_be_opens_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +97,29 @@ def test_counts_that_a_checkpoint_has_do_not_go_back_in_replay() -> None:
     found = sim.failures()
     assert {offset: count for offset, count in found.items() if count < 2} == {}
     assert {offset: count for offset, count in found.items() if count > 2} == {}, "nobody held it when the process died"
+
+
+def test_recovery_takes_time_in_proportion_to_the_leases() -> None:
+    def reopened_s(count: int) -> float:
+        sim = Sim()
+        sim.store.create_topic("t")
+        sim.store.publish_many("t", numbered(count))
+        consumer = sim.store.subscribe("t", "g", prefetch=1)
+        for number in range(count):
+            one(consumer).ack()
+            if number % 50 == 0:
+                consumer.flush()
+        consumer.flush()
+        gc.disable()  # what other tests left would be gone through in the middle of it
+        begin = time.thread_time()
+        sim.kill()
+        used = time.thread_time() - begin
+        gc.enable()
+        return used
+
+    seen: list[tuple[float, float]] = []
+    while len(seen) < 3:  # a machine that stands still makes one of them long, and what is wrong all of them
+        seen.append((reopened_s(500), reopened_s(4_000)))
+        if seen[-1][1] < seen[-1][0] * 8 * 2.5:
+            return
+    pytest.fail(f"seconds for 500 and for 4,000: {seen}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groups.sim import Sim, numbered, one, take
+from penstock.testing import FakeClock
+from tests.groups.sim import DAY_S, Sim, numbered, one, open_store, take
 
 
 def test_a_lease_that_was_made_shorter_holds_for_what_is_handed_out_after_it() -> None:
@@ -62,3 +63,29 @@ def test_a_message_comes_again_after_the_shortest_delays(sim: Sim, delay: float)
     one(consumer).nack(delay=delay)
     sim.clock.advance(0.04)
     assert one(consumer).attempt == 2
+
+
+def test_a_shorter_lease_ends_when_it_says_so() -> None:
+    """Though a message with a longer one was handed out before it."""
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    store.publish_many("t", [b"0", b"1"])
+    consumer = store.subscribe("t", "g", lease=100)
+    one(consumer)
+    other = store.subscribe("t", "g", lease=5)
+    second = one(consumer)
+    clock.advance(6)
+    message = other.get(timeout=0)
+    assert message is not None
+    assert message.offset == second.offset
+
+
+def test_a_message_nacked_for_a_week_does_not_come_after_a_day_because_of_a_restart() -> None:
+    sim = Sim()
+    sim.store.create_topic("t")
+    sim.store.publish("t", b"x")
+    consumer = sim.store.subscribe("t", "g")
+    one(consumer).nack(delay=7 * DAY_S)
+    sim.restart()
+    sim.clock.advance(2 * DAY_S)
+    assert take(sim.store.subscribe("t", "g")) == []

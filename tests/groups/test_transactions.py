@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import BadArgument, Conflict, LeaseExpired, StorageFull, TransactionChanged
-from tests.groups.sim import Sim, numbered, offsets, one, take
+from tests.groups.sim import Sim, numbered, offsets, one, open_store, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from penstock.groups.delivery import Delivery
+    from penstock.groups.reservation import Reservation
     from penstock.store.store import Store
 
 
@@ -152,3 +155,115 @@ def test_a_repeated_commit_does_not_remove_the_stages_of_another_producer() -> N
     with contextlib.suppress(BadArgument, TransactionChanged):
         sim.store.commit("one", 1, [foreign.identity])
     assert sim.store.commit("other", 1, [foreign.identity]).messages == 1
+
+
+def after_the_acks_are_taken(store: Store, work: Callable[[], object]) -> list[bool]:
+    """Do *work* once, after a transaction has taken its acks and before its frame is written: another thread could."""
+    (group,) = [group for group in store._groups.all() if not group.name.startswith(".")]
+    reserve = group.reserve_acks
+    done: list[bool] = []
+
+    def interrupted(deliveries: Sequence[Delivery], reserved: list[Reservation]) -> Reservation:
+        reservation = reserve(deliveries, reserved)
+        if not done:
+            done.append(True)
+            work()
+        return reservation
+
+    group.reserve_acks = interrupted  # type: ignore[method-assign]
+    return done
+
+
+def test_a_message_that_a_transaction_is_finishing_is_not_handed_out_again() -> None:
+    """An ordered group takes back what is behind a failed message; not what is being committed: else it is done twice."""
+    store = open_store()
+    store.publish_many("t", [b"0", b"1"])
+    store.create_topic("out")
+    consumer = store.subscribe("t", "g", ordered=True)
+    first, second = one(consumer), one(consumer)
+    again: list[int] = []
+
+    def fail_first() -> None:
+        first.nack(delay=0)
+        while (message := consumer.get(timeout=0)) is not None:
+            again.append(message.offset)
+
+    interrupted = after_the_acks_are_taken(store, fail_first)
+    with store.transaction() as transaction:
+        transaction.publish("out", b"of 1")
+        transaction.ack(second)
+    assert interrupted
+    assert again == [0]
+
+
+def test_one_delivery_is_finished_by_one_transaction() -> None:
+    """The second one is told that it is too late, whichever that is."""
+    store = open_store()
+    store.publish("t", b"0")
+    store.create_topic("out")
+    message = one(store.subscribe("t", "g"))
+
+    def commit_another() -> None:
+        with contextlib.suppress(Conflict), store.transaction() as other:
+            other.publish("out", b"other")
+            other.ack(message)
+
+    interrupted = after_the_acks_are_taken(store, commit_another)
+    with contextlib.suppress(Conflict), store.transaction() as transaction:
+        transaction.publish("out", b"one")
+        transaction.ack(message)
+    assert interrupted
+    assert len(list(store.read("out"))) == 1
+
+
+def test_a_message_that_a_transaction_is_finishing_is_not_dead_lettered() -> None:
+    """Finished, or in the dead letters: not both."""
+    store = open_store()
+    store.publish("t", b"0")
+    store.create_topic("out")
+    message = one(store.subscribe("t", "g"))
+
+    def reject() -> None:
+        with contextlib.suppress(Conflict):
+            message.reject("no")
+
+    interrupted = after_the_acks_are_taken(store, reject)
+    with contextlib.suppress(Conflict), store.transaction() as transaction:
+        transaction.publish("out", b"one")
+        transaction.ack(message)
+    assert interrupted
+    assert len(list(store.read("out"))) + len(store.dead_letters("t")) == 1
+
+
+def test_a_seek_voids_the_acks_of_a_transaction_that_is_on_its_way() -> None:
+    """Whichever of the two comes first: what was leased before the seek finishes nothing behind it."""
+    store = open_store()
+    store.publish_many("t", [b"0", b"1"])
+    consumer = store.subscribe("t", "g")
+    message = one(consumer)
+    (group,) = store._groups.all()
+
+    class SeekingLock:
+        """Another thread seeks as soon as the transaction lets go of the group for the first time."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.thread = threading.Thread(target=store.seek, args=("t", "g", "earliest"))
+
+        def __enter__(self) -> bool:
+            return self.lock.__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
+            if self.thread.ident is None:
+                self.thread.start()
+                self.thread.join(5)
+
+    seeking = SeekingLock()
+    transaction = store.transaction()
+    transaction.ack(message)
+    group.lock = seeking  # type: ignore[assignment]
+    with contextlib.suppress(Conflict):
+        transaction.commit()
+    seeking.thread.join()
+    assert [message.offset for message in consumer.get_many(10, timeout=0)] == [0, 1]

@@ -17,7 +17,7 @@ LANES = [LOW, HIGH, MEDIUM]
 LONG_VALUE = b"the same again " * 1_000
 
 
-def test_c19_a_dead_letter_keeps_its_priority_and_has_it_again_when_it_is_sent_back(store: Store) -> None:
+def test_a_dead_letter_keeps_its_priority_and_has_it_again_when_it_is_sent_back(store: Store) -> None:
     """The letters themselves come in the order of their deaths."""
     store.create_topic("t", priorities=True)
     store.publish_many("t", numbered(3), priorities=LANES)

@@ -145,3 +145,28 @@ def test_a_consumer_knows_what_its_group_has_left(store: Store) -> None:
         assert right.backlog() == (9, 2)
     with pytest.raises(Closed):
         left.backlog()
+
+
+def test_the_window_bounds_what_is_in_flight(store: Store) -> None:
+    """Window 4, 20 messages, no acks: exactly 4 arrive, one ack releases one; paused holds even then, resumed releases."""
+    store.publish_many("t", numbered(20))
+    with store.subscribe("t", "g", prefetch=4) as consumer:
+        held = take(consumer)
+        assert offsets(held) == [0, 1, 2, 3]
+        held[0].ack()
+        assert offsets(take(consumer)) == [4]
+        consumer.pause()
+        held[1].ack()
+        assert take(consumer) == []
+        consumer.resume()
+        assert offsets(take(consumer)) == [5]
+        assert consumer.in_flight == 4
+
+
+def test_a_member_that_comes_after_another_has_a_window_of_its_own(store: Store) -> None:
+    """What the one before it held does not stand in its way."""
+    store.publish_many("t", numbered(10))
+    with store.subscribe("t", "g", prefetch=4) as consumer:
+        assert len(take(consumer)) == 4
+    with store.subscribe("t", "g", prefetch=4) as consumer:
+        assert offsets(take(consumer)) == [0, 1, 2, 3]

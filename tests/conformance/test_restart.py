@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import OffsetOutOfRange, StoreLocked, TopicExists
-from tests.conformance.backends import skip_unless
-from tests.conformance.helpers import PATIENCE, drain, numbered, offsets, one, position, stored, take, values
+from tests.conformance.backends import Backend, skip_unless
+from tests.conformance.helpers import PATIENCE, all_of, drain, numbered, offsets, one, position, stored, take, values
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
     from penstock import Store
-    from tests.conformance.backends import Backend
 
 
 @pytest.fixture(params=["reopen", "kill"])
@@ -526,3 +525,105 @@ def test_nothing_is_lost_or_doubled_over_many_restarts(lasting: Backend, rng: ra
     with store.subscribe("t", "g", max_deliveries=0) as consumer:
         rest = {(message.partition, message.offset) for message in drain(consumer)}
     assert rest == set(published) - finished
+
+
+def test_the_first_message_stays_acked_over_restarts_and_the_end_of_its_lease(lasting: Backend) -> None:
+    """Publish offset 0, receive, ack, restart, subscribe again: nothing arrives, neither now nor after the lease."""
+    store = lasting.open()
+    assert store.publish("t", b"x").offset == 0
+    with store.subscribe("t", "g") as consumer:
+        one(consumer).ack()
+    for restart in (lasting.reopen, lasting.kill):
+        store = restart()
+        with store.subscribe("t", "g") as consumer:
+            assert consumer.get(timeout=0) is None
+            lasting.advance(3_600)
+            assert consumer.get(timeout=0) is None
+
+
+def test_after_a_restart_exactly_the_half_of_a_thousand_comes_that_was_not_acked(lasting: Backend) -> None:
+    """Receive a thousand, ack the first half, restart: exactly the other half comes, with its payloads."""
+    store = lasting.open()
+    store.publish_many("t", numbered(1_000))
+    consumer = store.subscribe("t", "g", prefetch=1_000)
+    messages = take(consumer)
+    assert len(messages) == 1_000
+    consumer.ack(messages[:500])
+    store = lasting.reopen()
+    with store.subscribe("t", "g") as consumer:
+        got = drain(consumer)
+    assert offsets(got) == list(range(500, 1_000))
+    assert values(got) == numbered(500, 500)
+
+
+def test_a_key_that_is_published_again_after_a_kill_is_the_first_message(lasting: Backend) -> None:
+    """Same key, other payload, after a kill: the first place, one delivery, the first payload."""
+    store = lasting.open()
+    first = store.publish("t", b"first", dedup_key="k")
+    store = lasting.kill()
+    again = store.publish("t", b"second", dedup_key="k")
+    assert (again.offset, again.duplicate) == (first.offset, True)
+    with store.subscribe("t", "g") as consumer:
+        assert values(drain(consumer)) == [b"first"]
+
+
+def test_a_full_table_keeps_the_newest_keys_over_a_restart(lasting: Backend) -> None:
+    """110,000 keys in one window: after the restart the newest 100,000 are known."""
+    store = lasting.open()
+    for part in range(11):
+        keys = [b"%d" % number for number in range(part * 10_000, part * 10_000 + 10_000)]
+        store.publish_many("t", [b""] * 10_000, dedup_keys=keys)
+    store = lasting.reopen()
+    for number in (109_999, 60_000, 10_002):
+        receipt = store.publish("t", b"", dedup_key=b"%d" % number)
+        assert (receipt.offset, receipt.duplicate) == (number, True)
+    assert not store.publish("t", b"", dedup_key=b"0").duplicate
+
+
+def test_positions_of_groups_with_similar_names_survive(lasting: Backend) -> None:
+    """Of every group of every topic, whatever their names look like when joined."""
+    store = lasting.open()
+    names = [("a", "b.c"), ("a.b", "c"), ("a-b", "c"), ("a", "b-c")]
+    for number, (topic, group) in enumerate(names):
+        if topic not in [info.name for info in store.topics()]:
+            store.publish_many(topic, numbered(10))
+        with store.subscribe(topic, group) as consumer:
+            drain(consumer, number + 1)
+    store = lasting.reopen()
+    assert [position(store, topic, group) for topic, group in names] == [1, 2, 3, 4]
+    store = lasting.kill()
+    assert [position(store, topic, group) for topic, group in names] == [1, 2, 3, 4]
+
+
+def test_messages_of_a_named_producer_after_a_restart_are_not_taken_for_old_ones(lasting_live: Backend) -> None:
+    """The sequence begins anew with a new epoch: new messages are not taken for old ones."""
+    store = lasting_live.open()
+    places = []
+    for _ in range(4):
+        with store.producer("t", name="p") as producer:
+            futures = [producer.send(b"same") for _ in range(5)]
+        places += [future.result(PATIENCE).offset for future in futures]
+        store = lasting_live.reopen()
+    assert places == list(range(20))
+
+
+def test_the_next_offset_comes_from_the_log(lasting: Backend) -> None:
+    """Open and close without publishing, again and again: the next offset is still the next."""
+    store = lasting.open()
+    store.publish_many("t", numbered(7))
+    for _ in range(5):
+        store = lasting.reopen()
+    store = lasting.kill()
+    assert store.publish("t", b"7").offset == 7
+
+
+def test_the_order_after_a_restart_is_the_order_before(lasting_live: Backend) -> None:
+    """Many threads publish at once: consumers before and after the restart see one order."""
+    store = lasting_live.open()
+    all_of(lambda name: [store.publish("t", b"%d %d" % (name, at)) for at in range(30)], range(6))
+    with store.subscribe("t", "before") as consumer:
+        before = values(drain(consumer))
+    store = lasting_live.reopen()
+    with store.subscribe("t", "after") as consumer:
+        assert values(drain(consumer)) == before
+    assert len(before) == 180

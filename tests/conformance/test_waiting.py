@@ -242,3 +242,14 @@ def test_publishers_and_members_at_once_lose_and_double_nothing(live_store: Stor
         b"%d %d" % (name, number) for name in range(3) for number in range(100)
     )
     assert group_stats(live_store).lag == 0
+
+
+def test_a_nack_wakes_a_consumer_that_waits(live_store: Store) -> None:
+    """Nothing is swept by an interval: the nack itself is the event."""
+    live_store.publish("t", b"x")
+    with live_store.subscribe("t", "g", lease=600) as consumer:
+        message = consumer.get(timeout=PATIENCE)
+        assert message is not None
+        waiting = Running(lambda: consumer.get(timeout=PATIENCE))
+        message.nack(delay=0)
+        assert waiting.result().attempt == 2

@@ -233,7 +233,7 @@ DELAYED_AND_FAILED: list[Step] = [
 """What was delayed, failed, and was found after a kill, was served as if it had waited since it was published."""
 
 
-def test_a_history_that_failed_once() -> None:
+def test_what_was_delayed_and_failed_does_not_count_as_waiting_since_it_was_published() -> None:
     assert _run(DELAYED_AND_FAILED, LanesMachine) is None
 
 
@@ -241,8 +241,8 @@ def test_random_histories(seed: int) -> None:
     """
     I15-I32 but for I26 over histories that do much of everything; the steps of a failure are printed.
 
-    I26, a dead letter that cannot be written: `tests/topics/test_refusals.py` and B5 of the pitfalls. I31 is here for the
-    gate of sequences; what producers make of it is in `tests/conformance/test_producers.py`.
+    I26, a dead letter that cannot be written: `tests/topics/test_refusals.py` and `tests/conformance/test_disk_failures.py`. I31 is
+    here for the gate of sequences; what producers make of it is in `tests/conformance/test_producers.py`.
     """
     _check_histories(seed, 80, 120)
 

@@ -69,7 +69,7 @@ def test_the_most_urgent_of_all_partitions_comes_first(sim: Sim) -> None:
 
 @pytest.mark.parametrize("how", ["restart", "kill", "lose_power", "merge"])
 def test_nothing_is_lost_when_it_is_partly_drained_and_opened_again(sim: Sim, how: str, rng: random.Random) -> None:
-    """Pitfalls C10 and C11: with many segments."""
+    """Over many segments, whichever way the store ended."""
     consumer = sim.store.subscribe("t", "g")
     priorities = rng.choices(LANES, k=200)
     for at in range(0, 200, 4):
@@ -111,7 +111,7 @@ def test_what_was_not_handled_goes_back_into_its_lane(sim: Sim) -> None:
 
 
 def test_a_seek_begins_anew_and_each_group_has_its_own(sim: Sim) -> None:
-    """Pitfall C12."""
+    """All from the new place on comes again, by lane; the other group goes on where it was."""
     consumer, other = sim.store.subscribe("t", "g"), sim.store.subscribe("t", "other")
     sim.store.publish_many("t", numbered(6), priorities=MIXED)
     for message in consumer.get_many(4, timeout=0):
@@ -163,7 +163,7 @@ def test_and_then_as_the_next(sim: Sim) -> None:
 
 
 def test_nothing_starves_and_an_old_backlog_does_not_invert_the_order(sim: Sim) -> None:
-    """Pitfall C13: what has aged and what is urgent take turns."""
+    """What has aged and what is urgent take turns."""
     consumer = sim.store.subscribe("t", "g", prefetch=10_000)
     sim.store.publish_many("t", numbered(100))
     sim.clock.advance(100)

@@ -1,4 +1,4 @@
-"""What one thread may not do when the disk fails, or two get in each other's way, in another: bugs that real disks brought up."""
+"""What one thread may not do when the disk fails, or two get in each other's way, in another."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import random
 import secrets
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -69,26 +69,21 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def _process_is_left_as_it_was() -> Iterator[None]:
-    """Fail the test that leaves a level, a log handler or a signal's handler behind, not the one that meets it later; and put it back."""
+    """Fail the test that leaves a level, a log handler or a switch interval behind, not the one that meets it later; and put it back."""
     loggers = [logging.getLogger(), logging.getLogger("penstock")]
     before = _process_state(loggers)
     yield
     after = _process_state(loggers)
-    levels, handlers, interval, signals = before
+    levels, handlers, interval = before
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
     loggers[1].handlers[:] = handlers
     sys.setswitchinterval(interval)
-    for number, handler in signals.items():
-        if signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
     assert after == before, "the test leaves the process otherwise than it found it"
 
 
-def _process_state(loggers: list[logging.Logger]) -> tuple[list[int], list[logging.Handler], float, dict[signal.Signals, Any]]:
-    levels = [logger.level for logger in loggers]
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    return levels, list(loggers[1].handlers), sys.getswitchinterval(), signals
+def _process_state(loggers: list[logging.Logger]) -> tuple[list[int], list[logging.Handler], float]:
+    return [logger.level for logger in loggers], list(loggers[1].handlers), sys.getswitchinterval()
 
 
 @pytest.fixture(scope="session")

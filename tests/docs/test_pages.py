@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -30,6 +31,8 @@ RUNNING = [
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page, one after the other, as a reader would type them into an empty folder."""
     monkeypatch.chdir(tmp_path)
+    # A page may show how to add one.
+    monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [])
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page.read_text(), "python"), 1):
         exec(compile(block, f"{name_of(page)} block {number}", "exec"), names)

@@ -4,7 +4,7 @@ Compaction by key: of each key the latest message stays, and messages without a 
 Theory of operation
 -------------------
 A sweep first reads the keys, and nothing else, of the sealed segments that came since the last one, into a table from key to the offset
-of its latest message; a key of 16 bytes or more is there as its 128-bit hash. Then it goes through all sealed segments from the start of
+of its latest message; a key of 15 bytes or more is there as its 128-bit hash. Then it goes through all sealed segments from the start of
 the log on, in order, and takes out every message whose key has a later one in the table. The table is bounded: if it is full, it ends at
 a segment, and another sweep follows for the rest. So memory goes with the number of keys and not with that of messages.
 

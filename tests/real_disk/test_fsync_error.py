@@ -167,7 +167,7 @@ def test_a_failed_sync_fails_every_append_that_waits_for_it(
                 with Child(["strace", "-f", "-qq", "-o", log, "-e", "trace=fdatasync", "-e", inject, "-p", process]) as tracer:
                     status, errors = child.finish()
                     tracer.finish()
-            assert not errors
+            assert not errors, errors
             assert status == 3
             history = store.judge.history.read()
             assert not judge_conduct(history, status)
@@ -204,7 +204,7 @@ def test_recovery_believes_the_device_and_not_the_page_cache(
                 disk.fail()
                 status, errors = child.finish()
                 disk.mend()
-            assert not errors
+            assert not errors, errors
             history.read()
             # Some file systems shut down by themselves when their own writes fail. That is their way to be safe.
             gave_up = disk.is_read_only()

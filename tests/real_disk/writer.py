@@ -10,6 +10,7 @@ What it did, and what it was told, goes to the history file, which lies on anoth
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import sys
@@ -337,6 +338,8 @@ def _say(word: str) -> None:
 
 def run(config: dict[str, Any]) -> NoReturn:
     """Run as the configuration says, and end the process."""
+    # The tests expect nothing on standard error; that a failure is logged, tests/observability shows.
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
     history = HistoryWriter(config["history"])
     history.line("session", config["session"])
     threads = config.setdefault("threads", 0)
